@@ -34,6 +34,7 @@ class BatchRules:
 
     Attributes:
         is_compacted: whether every record must have a key.
+        max_message_bytes: of the largest batch.
         stamps: whether the broker writes its own time into batches (LogAppendTime).
     """
 
@@ -41,10 +42,10 @@ class BatchRules:
         "_after_ms",
         "_before_ms",
         "_log",
-        "_max_message_bytes",
         "_name",
         "_now_ms",
         "is_compacted",
+        "max_message_bytes",
         "stamps",
     )
 
@@ -54,7 +55,7 @@ class BatchRules:
         self._name = partition
         self._log = log
         self._now_ms = now_ms
-        self._max_message_bytes = cast(int, config["max.message.bytes"])
+        self.max_message_bytes = cast(int, config["max.message.bytes"])
         self._after_ms = cast(int, config["message.timestamp.after.max.ms"])
         self._before_ms = cast(int, config["message.timestamp.before.max.ms"])
         self.is_compacted = "compact" in cast("tuple[str, ...]", config["cleanup.policy"])
@@ -79,11 +80,11 @@ class BatchRules:
                 f"{self._name}: {len(records) - header.size} bytes follow the batch; Produce from "
                 "version 3 on takes exactly one batch per partition.",
             )
-        if header.size > self._max_message_bytes:
+        if header.size > self.max_message_bytes:
             raise Refused(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"{self._name}: the batch has {header.size} bytes, which exceeds "
-                f"max.message.bytes={self._max_message_bytes}.",
+                f"max.message.bytes={self.max_message_bytes}.",
             )
         if header.base_offset:
             raise Refused(

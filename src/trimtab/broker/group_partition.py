@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from trimtab.broker.partition import Partition
 from trimtab.broker.refused import Refused
-from trimtab.coordinator.effects import Caller, Effects, Now
+from trimtab.coordinator.effects import BATCH_OVERHEAD, Caller, Effects, Now, Record, RecordTooLarge
 from trimtab.coordinator.group_shard import GroupShard
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.storage.storage import StorageError
 from trimtab.wire.batch_cy import BatchBuilder, read_headers
-from trimtab.wire.messages.group_records import decode_record, encode_key, encode_value
+from trimtab.wire.messages.group_records import decode_record
 from trimtab.wire.records_cy import read_records
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _LOAD_BYTES = 1024 * 1024
 """Log bytes that are replayed before other requests are served."""
 _BATCH_BYTES = 512 * 1024
-"""Bytes after which records go into another batch; one record may be larger."""
+"""Bytes of a batch with the records of several decisions; those of one may have more."""
 _MAX_BATCH = 2**31 - 1
 
 _REFUSALS = {
@@ -58,7 +59,8 @@ class GroupPartition:
     """The groups of one partition, for as long as this broker leads it without a break.
 
     Args:
-        make_shard: makes an empty shard, to be filled from the log.
+        make_shard: makes an empty shard, to be filled from the log; it is given what says how many
+            bytes a batch may have.
         now_ms: wall time.
         disk_failed: told when the log cannot be written or read.
     """
@@ -66,7 +68,7 @@ class GroupPartition:
     def __init__(
         self,
         partition: Partition,
-        make_shard: Callable[[], GroupShard],
+        make_shard: Callable[[Callable[[], int]], GroupShard],
         now_ms: Callable[[], int],
         disk_failed: Callable[[StorageError], None],
     ) -> None:
@@ -106,24 +108,34 @@ class GroupPartition:
             return request.answer
         self._waiting[request] = None
         caller = Caller(request, header.api_version, header.client_id or "", f"/{header.peer_host}")
-        decide(shard, self._now(), caller)
-        self._carry_out(shard)
+        self._decide(shard, lambda: decide(shard, self._now(), caller))
         return request.answer
 
     def expire_offsets(self) -> None:
         """Delete offsets whose retention time is over."""
-        if self._shard is not None:
-            self._shard.expire_offsets(self._now())
-            self._carry_out(self._shard)
+        shard = self._shard
+        if shard is not None:
+            self._decide(shard, lambda: shard.expire_offsets(self._now()))
 
     @property
     def shard(self) -> GroupShard | None:
         """The groups; None until they are loaded."""
         return self._shard
 
+    def _decide(self, shard: GroupShard, decide: Callable[[], None]) -> None:
+        try:
+            decide()
+        except RecordTooLarge as error:  # not by what clients may do: the option is tiny
+            _log.warning("a change of a group was refused partition=%s %s", self._partition, error)
+            self._start_again(error.code)
+            return
+        self._carry_out(shard)
+
     def _carry_out(self, shard: GroupShard) -> None:
         """Append the records of the decisions, and send the responses once they are committed."""
         effects = shard.effects.take()
+        for warning in effects.warnings:
+            _log.warning("partition=%s %s", self._partition, warning)
         try:
             self._append(effects)
         except Refused as refused:
@@ -153,14 +165,17 @@ class GroupPartition:
 
     def _append(self, effects: Effects) -> None:
         now_ms = self._now_ms()
-        builder, count = BatchBuilder(_MAX_BATCH), 0
-        for key, value in effects.records:
-            if count and builder.size >= _BATCH_BYTES:
+        most = min(_BATCH_BYTES, self._partition.rules.max_message_bytes)
+        builder, size = BatchBuilder(_MAX_BATCH), BATCH_OVERHEAD
+        for records in _group_records(effects, self._partition.rules.max_message_bytes):
+            added = sum(each.size for each in records)
+            if size > BATCH_OVERHEAD and size + added > most:
                 self._append_batch(builder)
-                builder, count = BatchBuilder(_MAX_BATCH), 0
-            builder.append(now_ms, encode_key(key), encode_value(value), ())
-            count += 1
-        if count:
+                builder, size = BatchBuilder(_MAX_BATCH), BATCH_OVERHEAD
+            size += added
+            for record in records:
+                builder.append(now_ms, record.encoded_key, record.encoded_value, ())
+        if size > BATCH_OVERHEAD:
             self._append_batch(builder)
 
     def _append_batch(self, builder: BatchBuilder) -> None:
@@ -190,8 +205,7 @@ class GroupPartition:
         self._timer = None
         shard = self._shard
         if shard is not None:
-            shard.look(self._now())
-            self._carry_out(shard)
+            self._decide(shard, lambda: shard.look(self._now()))
 
     # Life
 
@@ -220,7 +234,7 @@ class GroupPartition:
 
     async def _load(self) -> None:
         partition = self._partition
-        shard = self._make_shard()
+        shard = self._make_shard(lambda: partition.rules.max_message_bytes)
         log = partition.log
         offset = log.log_start_offset
         records = 0
@@ -252,3 +266,13 @@ class GroupPartition:
         shard.resume(self._now())
         self._set_timer(shard)
         _log.info("loaded groups partition=%s records=%d", partition, records)
+
+
+def _group_records(effects: Effects, most: int) -> Iterator[Sequence[Record]]:
+    """The records that belong into one batch each, of up to `most` bytes."""
+    for begin, end in pairwise(sorted({0, *effects.cuts, len(effects.records)})):
+        records = effects.records[begin:end]
+        if BATCH_OVERHEAD + sum(each.size for each in records) <= most:
+            yield records
+        else:
+            yield from ([each] for each in records)

@@ -87,7 +87,7 @@ class Groups:
         for each in led.values():
             each.end()
 
-    def _make_shard(self) -> GroupShard:
+    def _make_shard(self, max_batch: Callable[[], int]) -> GroupShard:
         config = self.view.config
 
         def number(name: str) -> int:
@@ -107,6 +107,7 @@ class Groups:
             ),
             ImageTopics(self.view),
             self._new_id,
+            max_batch,
         )
 
     def _consumer_rules(self, group_id: str) -> ConsumerRules:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from trimtab.coordinator.effects import Caller, Effects, Now
+from trimtab.coordinator.effects import Caller, Effects, Now, RecordTooLarge
 from trimtab.coordinator.timers import Timers
 from trimtab.errors import ErrorCode
 from trimtab.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
@@ -48,6 +48,13 @@ _SKIPPING_SINCE: Final = 9
 """The version of JoinGroup whose leader can be told that the assignment stays (KIP-814)."""
 
 
+_GROUP_SIZE: Final = 150
+"""Bytes of a batch with a group, beside its names and its members, at most."""
+_MEMBER_SIZE: Final = 40
+"""Bytes of numbers and lengths for each member, at most."""
+_ID_SUFFIX: Final = "-" + 36 * "0"
+
+
 class Rules(NamedTuple):
     """Options of the cluster for its groups; times in seconds."""
 
@@ -74,6 +81,7 @@ class Member:
         protocols: by name, its metadata; the preferred one first.
         assignment: in the newest generation.
         deadline: when it is removed unless it is heard of.
+        size: bytes that a record of the group takes for it, at most, without its assignment.
         joining, syncing: who waits for a response to its JoinGroup or SyncGroup.
         is_new: whether it waits for its first generation.
     """
@@ -90,6 +98,7 @@ class Member:
         "protocols",
         "rebalance_s",
         "session_s",
+        "size",
         "syncing",
     )
 
@@ -100,10 +109,17 @@ class Member:
         self.host = host
         self.session_s = self.rebalance_s = self.deadline = 0.0
         self.protocols: dict[str, bytes] = {}
+        self.size = 0
         self.assignment = b""
         self.joining: Caller | None = None
         self.syncing: Caller | None = None
         self.is_new = False
+
+    def support(self, protocols: dict[str, bytes]) -> None:
+        """Take over the protocols that it supports."""
+        self.protocols = protocols
+        names = (self.id, self.instance_id or "", self.client_id, self.host)
+        self.size = _measure(names, protocols.values())
 
     def is_over(self, now: Now) -> bool:
         """Whether its session has ended. While it waits for the group it need send nothing."""
@@ -158,7 +174,7 @@ class ClassicGroup:
 
     def join(self, now: Now, caller: Caller, request: JoinGroupRequest) -> None:
         """Take a member into the next generation. The request has been checked on its own."""
-        code, member_id = self._check_join(request)
+        code, member_id = self._check_join(caller, request)
         if code is not ErrorCode.NONE:
             self._refuse_join(caller, code, member_id)
         elif request.member_id == NOBODY:
@@ -169,12 +185,14 @@ class ClassicGroup:
         else:
             self._join_again(now, caller, request, self.members[request.member_id])
 
-    def _check_join(self, request: JoinGroupRequest) -> tuple[ErrorCode, str]:
+    def _check_join(self, caller: Caller, request: JoinGroupRequest) -> tuple[ErrorCode, str]:
         member_id = request.member_id
         if not self._has_room(member_id):
             return ErrorCode.GROUP_MAX_SIZE_REACHED, NOBODY
         if not self._supports(request):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id
+        if not self._fits(caller, request):
+            return ErrorCode.UNKNOWN_SERVER_ERROR, member_id
         if member_id == NOBODY or member_id in self._expected:
             return ErrorCode.NONE, member_id
         return self._check_member(member_id, request.group_instance_id), member_id
@@ -197,6 +215,30 @@ class ClassicGroup:
             all(each.name in member.protocols for member in self.members.values())
             for each in request.protocols
         )
+
+    def _fits(self, caller: Caller, request: JoinGroupRequest) -> bool:
+        """Whether a record can hold the group with this member: Kafka refuses it not before the
+        leader has assigned, and then to all members."""
+        member_id = request.member_id or self._static.get(request.group_instance_id or "", NOBODY)
+        names = (
+            f"{request.group_instance_id or caller.client_id}{_ID_SUFFIX}",
+            request.group_instance_id or "",
+            caller.client_id,
+            caller.host,
+        )
+        size = _measure(names, (each.metadata for each in request.protocols))
+        size += sum(each.size for each in self.members.values() if each.id != member_id)
+        common = [self.id, request.protocol_type, self.leader or names[0]]
+        longest = max((each.name for each in request.protocols), key=len, default="")
+        size += _GROUP_SIZE + _measure([*common, longest], ())
+        most = self._effects.max_batch()
+        if size <= most:
+            return True
+        self._effects.warnings.append(
+            f"group={self.id!r} a member was refused: with it the group's record has {size} bytes, "
+            f"but max.message.bytes of the groups' topic is {most}."
+        )
+        return False
 
     def _join_without_id(self, now: Now, caller: Caller, request: JoinGroupRequest) -> None:
         instance_id = request.group_instance_id
@@ -275,8 +317,13 @@ class ClassicGroup:
         if known.get(self.protocol or "") != old.protocols.get(self.protocol or ""):
             self._rebalance(now)
             return
-        old.joining = None
-        self._write(now)
+        caller_before, old.joining = old.joining, None
+        try:
+            self._write(now)
+        except RecordTooLarge:  # without the assignments there is room
+            old.joining = caller_before
+            self._rebalance(now)
+            return
         response = self._describe_generation(caller, old)
         if member_id == self.leader:
             if caller.version >= _SKIPPING_SINCE:
@@ -294,7 +341,7 @@ class ClassicGroup:
         member.session_s = request.session_timeout_ms / 1000
         timeout = request.rebalance_timeout_ms
         member.rebalance_s = (timeout if timeout >= 0 else request.session_timeout_ms) / 1000
-        member.protocols = {each.name: each.metadata for each in request.protocols}
+        member.support({each.name: each.metadata for each in request.protocols})
 
     # Rebalancing
 
@@ -384,7 +431,7 @@ class ClassicGroup:
             protocols: what each member supports, by its id.
         """
         for member_id, supported in protocols.items():
-            self.members[member_id].protocols = supported
+            self.members[member_id].support(supported)
         self.resume(now)
         self._rebalance(now)
 
@@ -417,23 +464,38 @@ class ClassicGroup:
             self._respond_sync(caller, code, b"")
             return
         member = self.members[request.member_id]
+        is_leader = self.phase is not Phase.STABLE and member.id == self.leader
+        if is_leader and not self._take_assignments(now, given):
+            self._respond_sync(caller, ErrorCode.UNKNOWN_SERVER_ERROR, b"")
+            return
         self._unsynced.discard(member.id)
-        if self.phase is Phase.STABLE:
+        if self.phase is Phase.STABLE and not is_leader:
             self._give_time(member, now, member.session_s)
             self._respond_sync(caller, ErrorCode.NONE, member.assignment)
             return
         self._refuse_sync(member, ErrorCode.UNKNOWN_MEMBER_ID)  # of an earlier request of it
         member.syncing = caller
-        if member.id == self.leader:
-            for each in self.members.values():
-                each.assignment = bytes(given.get(each.id, b""))
-            self._enter(Phase.STABLE, now)
-            self._write(now)
+        if is_leader:
             for each in self.members.values():
                 if each.syncing is not None:
                     self._give_time(each, now, each.session_s)
                     self._respond_sync(each.syncing, ErrorCode.NONE, each.assignment)
                     each.syncing = None
+
+    def _take_assignments(self, now: Now, given: Mapping[str, bytes]) -> bool:
+        """Write the generation; whether a record has room for it. If not, nothing changes."""
+        before = [each.assignment for each in self.members.values()]
+        for each in self.members.values():
+            each.assignment = bytes(given.get(each.id, b""))
+        try:
+            self._write(now)
+        except RecordTooLarge as error:
+            for each, assignment in zip(self.members.values(), before, strict=True):
+                each.assignment = assignment
+            self._effects.warnings.append(f"group={self.id!r} {error.message}")
+            return False
+        self._enter(Phase.STABLE, now)
+        return True
 
     # Staying and leaving
 
@@ -656,7 +718,7 @@ class ClassicGroup:
                 for each in self.members.values()
             ],
         )
-        self._effects.records.append((GroupMetadataKey(group=self.id), value))
+        self._effects.append(GroupMetadataKey(group=self.id), value)
 
     def replay(self, value: GroupMetadataValue) -> None:
         """Become what a record says: the group as its coordinator left it."""
@@ -673,7 +735,7 @@ class ClassicGroup:
             timeout = each.rebalance_timeout
             member.session_s = each.session_timeout / 1000
             member.rebalance_s = (timeout if timeout >= 0 else each.session_timeout) / 1000
-            member.protocols = {value.protocol or "": each.subscription}
+            member.support({value.protocol or "": each.subscription})
             member.assignment = each.assignment
             self.members[member.id] = member
             if member.instance_id is not None:
@@ -688,6 +750,11 @@ class ClassicGroup:
     def is_unused(self) -> bool:
         """Whether nothing has come of it: no generation, no member, nobody who was given an id."""
         return self.generation == 0 and not self.members and not self._expected
+
+
+def _measure(names: Iterable[str], metadata: Iterable[bytes]) -> int:
+    names_size = sum(len(each.encode()) for each in names)
+    return _MEMBER_SIZE + names_size + max(map(len, metadata), default=0)
 
 
 def refuse_join(version: int, code: ErrorCode, member_id: str) -> JoinGroupResponse:

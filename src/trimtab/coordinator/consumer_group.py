@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
@@ -24,7 +25,6 @@ from trimtab.coordinator.consumer_heartbeat import (
     JOIN,
     LEAVE_FOR_NOW,
     NOT_GIVEN,
-    HeartbeatRefused,
 )
 from trimtab.coordinator.consumer_member import (
     ConsumerMember,
@@ -34,18 +34,12 @@ from trimtab.coordinator.consumer_member import (
     read_partitions,
     write_partitions,
 )
-from trimtab.coordinator.effects import Caller, Now
+from trimtab.coordinator.effects import Caller, Now, RecordTooLarge, RequestRefused
 from trimtab.coordinator.timers import Timers
 from trimtab.coordinator.topic_pattern import PatternRefused, TopicPattern
 from trimtab.coordinator.topics import PartitionKey, Topics
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition as PartitionName
-from trimtab.wire.messages.consumer_group_describe import Assignment as DescribedAssignment
-from trimtab.wire.messages.consumer_group_describe import DescribedGroup
-from trimtab.wire.messages.consumer_group_describe import Member as DescribedMember
-from trimtab.wire.messages.consumer_group_describe import (
-    TopicPartitions as DescribedTopicPartitions,
-)
 from trimtab.wire.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
@@ -75,8 +69,6 @@ _FIRST_EPOCH: Final = 2
 """Of a new group: 0 joins, and 1 stands in Kafka for the time before the first assignment."""
 _COMMITS_SINCE: Final = 9
 """The first version of OffsetCommit that members may use."""
-_CLASSIC_MEMBER: Final = 0
-_CONSUMER_MEMBER: Final = 1
 
 
 class GroupState(StrEnum):
@@ -106,6 +98,15 @@ class ConsumerRules(NamedTuple):
     upgrades: bool
     downgrades: bool
     assignors: tuple[str, ...]
+
+
+class _Before(NamedTuple):
+    """A group at the begin of a decision: all of it that has changed since then."""
+
+    epochs: tuple[int, int, int]
+    seen_topics: object
+    members: dict[str, tuple[ConsumerMember | None, frozenset[PartitionKey] | None]]
+    matched: dict[str, tuple[str, ...] | None]
 
 
 class ConsumerGroup:
@@ -145,6 +146,7 @@ class ConsumerGroup:
         """The topics that each regular expression matched."""
         self._seen_topics: object = None
         """The version of the topics of which `metadata_hash` is."""
+        self._before: _Before | None = None
 
     @property
     def state(self) -> GroupState:
@@ -176,7 +178,7 @@ class ConsumerGroup:
             owned: the partitions in the request; None: it says nothing of them.
 
         Raises:
-            HeartbeatRefused: it is not a member, or its epoch is not that of the group.
+            RequestRefused: it is not a member, or its epoch is not that of the group.
         """
         member = self._find_or_add(caller, request, rules, owned)
         metadata = self._read_metadata(caller, request, member.metadata)
@@ -243,19 +245,19 @@ class ConsumerGroup:
         if instance_id is not None:
             known = self._static.get(instance_id)
             if known is None and not is_joining:
-                raise HeartbeatRefused(
+                raise RequestRefused(
                     ErrorCode.UNKNOWN_MEMBER_ID,
                     f"No member of the group has the instance id {instance_id}.",
                 )
             if known is not None and known != member_id:
                 if not is_joining:
-                    raise HeartbeatRefused(
+                    raise RequestRefused(
                         ErrorCode.FENCED_INSTANCE_ID,
                         f"The instance id {instance_id} belongs to another member now.",
                     )
                 old = self.members[known]
                 if not old.is_classic and old.epoch != LEAVE_FOR_NOW:
-                    raise HeartbeatRefused(
+                    raise RequestRefused(
                         ErrorCode.UNRELEASED_INSTANCE_ID,
                         f"Member {known} has the instance id {instance_id} and has not left.",
                     )
@@ -263,7 +265,7 @@ class ConsumerGroup:
         member = self.members.get(member_id)
         if member is None:
             if not is_joining:
-                raise HeartbeatRefused(
+                raise RequestRefused(
                     ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not in the group."
                 )
             self.check_size(rules)
@@ -275,10 +277,10 @@ class ConsumerGroup:
         """Refuse another member if there are as many as there may be.
 
         Raises:
-            HeartbeatRefused: there are.
+            RequestRefused: there are.
         """
         if len(self.members) >= rules.max_size:
-            raise HeartbeatRefused(
+            raise RequestRefused(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 f"The group has its most members, {rules.max_size}.",
             )
@@ -291,7 +293,7 @@ class ConsumerGroup:
             epoch == member.previous_epoch and owned is not None and owned <= member.assigned.keys()
         )
         if epoch not in (JOIN, member.epoch) and not is_repeated:
-            raise HeartbeatRefused(
+            raise RequestRefused(
                 ErrorCode.FENCED_MEMBER_EPOCH,
                 f"The member has epoch {epoch}, the coordinator {member.epoch}: it must let go of "
                 "its partitions and join again.",
@@ -381,12 +383,22 @@ class ConsumerGroup:
             elif pattern and (is_anew or pattern not in self._matched):
                 matched = self._match(pattern)
                 if matched != self._matched.get(pattern):
-                    self._append(
-                        key,
-                        ConsumerGroupRegularExpressionValue(
-                            topics=list(matched), version=0, timestamp=now.ms
-                        ),
-                    )
+                    self._write_match(now, key, matched)
+
+    def _write_match(
+        self, now: Now, key: ConsumerGroupRegularExpressionKey, matched: tuple[str, ...]
+    ) -> None:
+        try:
+            self._append(
+                key,
+                ConsumerGroupRegularExpressionValue(
+                    topics=list(matched), version=0, timestamp=now.ms
+                ),
+            )
+        except RecordTooLarge:
+            if key.regular_expression not in self._matched:
+                raise
+            # too many topics have come since it joined: it stays with those that it had
 
     def _match(self, pattern: str) -> tuple[str, ...]:
         try:
@@ -465,8 +477,6 @@ class ConsumerGroup:
         leaving = {key: since for key, since in member.assigned.items() if key not in target}
         if leaving and (owned is None or not owned.isdisjoint(leaving)):
             state, assigned = MemberState.UNREVOKED_PARTITIONS, kept
-            if not member.is_classic:
-                self.expect(member, now)
         else:
             wanted = target - kept.keys()
             free = {key for key in wanted if self.owners.get(key, member.id) == member.id}
@@ -477,9 +487,13 @@ class ConsumerGroup:
             )
             epoch, leaving = self.assignment_epoch, {}
             assigned = kept | dict.fromkeys(sorted(free), epoch)
-            if not member.is_classic:
-                member.act_by = float("inf")
         self._write_assignment(member, epoch, received, state, assigned, leaving)
+        if member.is_classic:
+            return
+        if state is MemberState.UNREVOKED_PARTITIONS:
+            self.expect(member, now)
+        else:
+            member.act_by = float("inf")
 
     def _write_assignment(
         self,
@@ -522,19 +536,19 @@ class ConsumerGroup:
         """Remove a member; a static one that is expected back keeps its partitions meanwhile.
 
         Raises:
-            HeartbeatRefused: it is not a member.
+            RequestRefused: it is not a member.
         """
         instance_id = request.instance_id
         member = self.members.get(request.member_id)
         if instance_id is not None and self._static.get(instance_id, request.member_id) != (
             request.member_id
         ):
-            raise HeartbeatRefused(
+            raise RequestRefused(
                 ErrorCode.FENCED_INSTANCE_ID,
                 f"The instance id {instance_id} belongs to another member now.",
             )
         if member is None or (instance_id is not None and instance_id not in self._static):
-            raise HeartbeatRefused(
+            raise RequestRefused(
                 ErrorCode.UNKNOWN_MEMBER_ID, f"Member {request.member_id} is not in the group."
             )
         if instance_id is not None and request.member_epoch == LEAVE_FOR_NOW:
@@ -711,7 +725,7 @@ class ConsumerGroup:
             return ErrorCode.NONE
         return ErrorCode.ILLEGAL_GENERATION if member.is_classic else ErrorCode.STALE_MEMBER_EPOCH
 
-    # Subscriptions and descriptions
+    # Subscriptions
 
     def subscribed_topics(self) -> set[str]:
         """The topics of all members."""
@@ -721,51 +735,53 @@ class ConsumerGroup:
         matched = self._matched.get(member.metadata.subscribed_topic_regex or "", ())
         return {*member.metadata.subscribed_topic_names, *matched}
 
-    def describe(self, rules: ConsumerRules) -> DescribedGroup:
-        """The group, its members, and what each has and is to have."""
-        return DescribedGroup(
-            error_code=ErrorCode.NONE,
-            group_id=self.id,
-            group_state=self.state,
-            group_epoch=self.epoch,
-            assignment_epoch=self.assignment_epoch,
-            assignor_name=self.choose_assignor(rules),
-            members=[
-                DescribedMember(
-                    member_id=each.id,
-                    instance_id=each.metadata.instance_id,
-                    rack_id=each.metadata.rack_id,
-                    member_epoch=each.epoch,
-                    client_id=each.metadata.client_id,
-                    client_host=each.metadata.client_host,
-                    subscribed_topic_names=each.metadata.subscribed_topic_names,
-                    subscribed_topic_regex=each.metadata.subscribed_topic_regex or None,
-                    assignment=self._describe_assignment(each.assigned),
-                    target_assignment=self._describe_assignment(
-                        self.targets.get(each.id, frozenset())
-                    ),
-                    member_type=_CLASSIC_MEMBER if each.is_classic else _CONSUMER_MEMBER,
-                )
-                for each in self.members.values()
-            ],
-        )
-
-    def _describe_assignment(self, keys: Iterable[PartitionKey]) -> DescribedAssignment:
-        partitions = []
-        for topic_id, indexes in by_topic(keys):
-            topic = self._topics.find_id(topic_id)
-            if topic is not None:
-                partitions.append(
-                    DescribedTopicPartitions(
-                        topic_id=topic_id, topic_name=topic.name, partitions=indexes
-                    )
-                )
-        return DescribedAssignment(topic_partitions=partitions)
-
     # Records
+
+    def begin(self) -> None:
+        """Begin a decision, which `end` ends and `take_back` undoes."""
+        epochs = (self.epoch, self.metadata_hash, self.assignment_epoch)
+        self._before = _Before(epochs, self._seen_topics, {}, {})
+
+    def end(self) -> None:
+        """The decision stands."""
+        self._before = None
+
+    def take_back(self) -> None:
+        """Be as at `begin`; it costs as much as the changes since then."""
+        before = self._before
+        assert before is not None
+        self._before = None
+        self.epoch, self.metadata_hash, self.assignment_epoch = before.epochs
+        self._seen_topics = before.seen_topics
+        for member_id in before.members:
+            self._replay_member(member_id, None)
+            self.targets.pop(member_id, None)
+        for member_id, (member, target) in before.members.items():
+            if target is not None:
+                self.targets[member_id] = target
+            if member is not None:
+                self._replay_member(member_id, member.metadata)
+                self.members[member_id] = member
+                self._claim(member)
+        for pattern, matched in before.matched.items():
+            self._matched.pop(pattern, None)
+            if matched is not None:
+                self._matched[pattern] = matched
+
+    def _note(self, before: _Before, key: Key) -> None:
+        """Note what a record of this key is about to change."""
+        if isinstance(key, ConsumerGroupRegularExpressionKey):
+            pattern = key.regular_expression
+            before.matched.setdefault(pattern, self._matched.get(pattern))
+        member_id = getattr(key, "member_id", None)
+        if member_id is not None and member_id not in before.members:
+            member = self.members.get(member_id)
+            before.members[member_id] = (copy(member), self.targets.get(member_id))
 
     def replay(self, key: Key, value: Any) -> None:
         """Take over a record about this group; its own tombstone is for its owner."""
+        if self._before is not None:
+            self._note(self._before, key)
         if isinstance(key, ConsumerGroupMetadataKey):
             self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
         elif isinstance(key, ConsumerGroupTargetAssignmentMetadataKey):
@@ -823,8 +839,11 @@ class ConsumerGroup:
         member.state = MemberState(value.state)
         member.assigned = read_partitions(value.assigned_partitions, value.member_epoch)
         member.revoking = read_partitions(value.partitions_pending_revocation, value.member_epoch)
+        self._claim(member)
+
+    def _claim(self, member: ConsumerMember) -> None:
         for key in (*member.assigned, *member.revoking):
-            self.owners[key] = member_id
+            self.owners[key] = member.id
 
     def _release(self, member: ConsumerMember) -> None:
         for key in (*member.assigned, *member.revoking):

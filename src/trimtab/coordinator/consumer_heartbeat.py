@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from trimtab.coordinator.effects import RequestRefused
 from trimtab.coordinator.topic_pattern import PatternRefused, TopicPattern
 from trimtab.coordinator.topics import Topics
 from trimtab.errors import ErrorCode
@@ -24,15 +25,6 @@ _MOST_TOPICS: Final = 10_000
 
 NOT_GIVEN: Final = -1
 """In place of a rebalance timeout that stays as it is."""
-
-
-class HeartbeatRefused(Exception):
-    """A heartbeat is answered with an error."""
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
 
 
 def refuse_heartbeat(code: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbeatResponse:
@@ -68,11 +60,11 @@ def check_heartbeat(
     """Check a heartbeat on its own.
 
     Raises:
-        HeartbeatRefused: it lacks something, or has what is not supported.
+        RequestRefused: it lacks something, or has what is not supported.
     """
     epoch = request.member_epoch
     if not request.group_id:
-        raise HeartbeatRefused(ErrorCode.INVALID_GROUP_ID, "A group has a name.")
+        raise RequestRefused(ErrorCode.INVALID_GROUP_ID, "A group has a name.")
     fault = None
     if "" in (request.instance_id, request.rack_id):
         fault = "Instance id and rack id must not be empty: leave them out."
@@ -92,9 +84,9 @@ def check_heartbeat(
         elif not request.subscribed_topic_names and not request.subscribed_topic_regex:
             fault = "A member that joins subscribes to topics, or with a regular expression."
     if fault is not None:
-        raise HeartbeatRefused(ErrorCode.INVALID_REQUEST, fault)
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, fault)
     if request.server_assignor is not None and request.server_assignor not in assignors:
-        raise HeartbeatRefused(
+        raise RequestRefused(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"There is no assignor {request.server_assignor}; there are {', '.join(assignors)}.",
         )
@@ -102,7 +94,7 @@ def check_heartbeat(
         try:
             TopicPattern(request.subscribed_topic_regex).filter(topics.names())
         except PatternRefused as refused:
-            raise HeartbeatRefused(
+            raise RequestRefused(
                 ErrorCode.INVALID_REGULAR_EXPRESSION,
                 f"The regular expression {request.subscribed_topic_regex!r} is refused: {refused}.",
             ) from None

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
-from trimtab.wire.messages.group_records import Key, Value
+from trimtab.errors import ErrorCode
+from trimtab.wire.messages.group_records import Key, Value, encode_key, encode_value
+
+BATCH_OVERHEAD: Final = 61
+"""Bytes of a batch without records."""
+_RECORD_OVERHEAD: Final = 32
+"""Bytes of a record beside its key and its value, at most."""
 
 
 class Now(NamedTuple):
@@ -31,26 +38,94 @@ class Caller(NamedTuple):
     host: str
 
 
+class RequestRefused(Exception):
+    """A request is answered with an error code; nothing of its decision remains."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class RecordTooLarge(RequestRefused):
+    """A decision needs a larger batch than the log takes. The code is that of Kafka."""
+
+    def __init__(self, key: Key, size: int, most: int) -> None:
+        super().__init__(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"The group is too large: {type(key).__name__[:-3]} needs a batch of {size} bytes, and "
+            f"max.message.bytes of the groups' topic is {most}. Use fewer members, topics or "
+            "partitions in the group, or a larger value of that option.",
+        )
+
+
+class Record(NamedTuple):
+    """A record of the log, also as the bytes of its key and its value."""
+
+    key: Key
+    value: Value | None
+    encoded_key: bytes
+    encoded_value: bytes | None
+
+    @property
+    def size(self) -> int:
+        """Its bytes in a batch, at most."""
+        return _RECORD_OVERHEAD + len(self.encoded_key) + len(self.encoded_value or b"")
+
+
 class Effects:
     """What decisions lead to, until it is taken.
 
     A response may be sent once the records that were appended up to its decision are committed,
     also those of earlier decisions: it may have been made on their ground.
 
+    Args:
+        max_batch: bytes of the largest batch that the log takes now.
+
     Attributes:
-        records: keys and values; a value of None is a tombstone.
+        records: in the order in which they are to be appended.
         responses: each with the `request` of its caller.
+        cuts: positions in `records` where another batch may begin. Records between two of them
+            belong into one batch, unless they are too many for one.
+        whole: bytes of the batch that must hold all records of this decision, so far; None: each
+            record may be in a batch of its own.
+        warnings: for the operator.
     """
 
-    __slots__ = ("records", "responses")
+    __slots__ = ("cuts", "max_batch", "records", "responses", "warnings", "whole")
 
-    def __init__(self) -> None:
-        self.records: list[tuple[Key, Value | None]] = []
+    def __init__(self, max_batch: Callable[[], int]) -> None:
+        self.max_batch = max_batch
+        self.records: list[Record] = []
         self.responses: list[tuple[Any, Any]] = []
+        self.cuts: list[int] = []
+        self.whole: int | None = None
+        self.warnings: list[str] = []
+
+    def append(self, key: Key, value: Value | None) -> None:
+        """Add a record.
+
+        Raises:
+            RecordTooLarge: no batch takes it.
+        """
+        record = Record(key, value, encode_key(key), encode_value(value))
+        size = record.size + (BATCH_OVERHEAD if self.whole is None else self.whole)
+        most = self.max_batch()
+        if size > most:
+            raise RecordTooLarge(key, size, most)
+        if self.whole is not None:
+            self.whole = size
+        self.records.append(record)
+
+    def cut(self) -> None:
+        """Let another batch begin here, if need be."""
+        self.cuts.append(len(self.records))
 
     def take(self) -> Effects:
         """Hand over what there is, and begin again."""
-        taken = Effects()
+        taken = Effects(self.max_batch)
         taken.records, self.records = self.records, []
         taken.responses, self.responses = self.responses, []
+        taken.cuts, self.cuts = self.cuts, []
+        taken.warnings, self.warnings = self.warnings, []
         return taken

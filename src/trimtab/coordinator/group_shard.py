@@ -13,8 +13,9 @@ Source: Kafka's `GroupCoordinatorShard`, `GroupMetadataManager` and `OffsetMetad
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from trimtab.coordinator.classic_group import (
     NOBODY,
@@ -23,15 +24,22 @@ from trimtab.coordinator.classic_group import (
     Rules,
     refuse_join,
 )
+from trimtab.coordinator.consumer_description import describe_consumers
 from trimtab.coordinator.consumer_group import ConsumerGroup, ConsumerRules
 from trimtab.coordinator.consumer_heartbeat import (
     JOIN,
-    HeartbeatRefused,
     check_heartbeat,
     refuse_description,
     refuse_heartbeat,
 )
-from trimtab.coordinator.effects import Caller, Effects, Now
+from trimtab.coordinator.effects import (
+    BATCH_OVERHEAD,
+    Caller,
+    Effects,
+    Now,
+    RecordTooLarge,
+    RequestRefused,
+)
 from trimtab.coordinator.mixed_group import (
     MixedGroup,
     describe_downgraded,
@@ -64,6 +72,8 @@ from trimtab.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from trimtab.wire.messages.join_group import JoinGroupRequest
 from trimtab.wire.messages.list_groups import ListedGroup
 from trimtab.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+T = TypeVar("T")
 
 _CLASSIC: Final = "Classic"
 _CONSUMER_GROUP: Final = "Consumer"
@@ -111,6 +121,7 @@ class GroupShard:
         consumer_rules: the options of a consumer group now, by its id.
         topics: the topics of the cluster.
         new_id: makes the part of a member's id that tells it from others.
+        max_batch: bytes of the largest batch that the log takes now.
 
     Attributes:
         effects: of the decisions since they were last taken.
@@ -123,8 +134,9 @@ class GroupShard:
         offset_rules: OffsetRules,
         topics: Topics,
         new_id: Callable[[], str],
+        max_batch: Callable[[], int],
     ) -> None:
-        self.effects = Effects()
+        self.effects = Effects(max_batch)
         self._rules = rules
         self._consumer_rules = consumer_rules
         self._offset_rules = offset_rules
@@ -147,8 +159,7 @@ class GroupShard:
         elif not self._rules.min_session_s <= session_s <= self._rules.max_session_s:
             code = ErrorCode.INVALID_SESSION_TIMEOUT
         elif (mixed := self._find_mixed(request.group_id)) is not None:
-            self._respond(caller, mixed.join(now, caller, request))
-            self._downgrade(now, request.group_id)
+            self._join_consumers(now, caller, request, mixed)
             return
         elif group is None and request.member_id != NOBODY:
             code = ErrorCode.UNKNOWN_MEMBER_ID
@@ -161,6 +172,17 @@ class GroupShard:
             group = self._groups[request.group_id] = self._new_group(request.group_id)
         group.join(now, caller, request)
         self._drop_unused(group)
+
+    def _join_consumers(
+        self, now: Now, caller: Caller, request: JoinGroupRequest, mixed: MixedGroup
+    ) -> None:
+        try:
+            with self._in_one_batch(request.group_id):
+                response = mixed.join(now, caller, request)
+        except RequestRefused as refused:
+            response = refuse_join(caller.version, refused.code, request.member_id)
+        self._respond(caller, response)
+        self._downgrade(now, request.group_id)
 
     def sync(
         self, now: Now, caller: Caller, request: SyncGroupRequest, given: Mapping[str, bytes]
@@ -223,17 +245,48 @@ class GroupShard:
         is_joining = request.member_epoch == JOIN
         if is_joining and caller.version < _OWN_IDS_SINCE and not request.member_id:
             request.member_id = self._new_id()
+        classic = self._groups.get(request.group_id)
         try:
             check_heartbeat(request, rules.assignors, self._topics)
-            group = self._find_consumers(now, request.group_id, rules if is_joining else None)
-            if request.member_epoch < JOIN:
-                response = group.leave(now, request)
-            else:
-                response = group.heartbeat(now, caller, request, owned, rules)
-        except HeartbeatRefused as refused:
+            with self._in_one_batch(request.group_id):
+                group = self._find_consumers(now, request.group_id, rules if is_joining else None)
+                if request.member_epoch < JOIN:
+                    response = group.leave(now, request)
+                else:
+                    response = group.heartbeat(now, caller, request, owned, rules)
+        except RequestRefused as refused:
             return refuse_heartbeat(refused.code, refused.message)
+        if classic is not None:  # it has become a consumer group
+            classic.refuse_all_waiting(ErrorCode.REBALANCE_IN_PROGRESS)
         self._downgrade(now, request.group_id)
         return response
+
+    @contextmanager
+    def _in_one_batch(self, group_id: str) -> Iterator[None]:
+        """Have a decision about one group write a single batch. If it is refused, or the batch
+        would be too large, the group is as before."""
+        effects, begin = self.effects, len(self.effects.records)
+        classic, consumers = self._groups.get(group_id), self._consumer_groups.get(group_id)
+        effects.cut()
+        effects.whole = BATCH_OVERHEAD
+        if consumers is not None:
+            consumers.begin()
+        try:
+            yield
+        except RequestRefused as refused:
+            del effects.records[begin:]
+            if isinstance(refused, RecordTooLarge):
+                effects.warnings.append(f"group={group_id!r} {refused.message}")
+            if consumers is not None:
+                consumers.take_back()
+            _restore(self._groups, group_id, classic)
+            _restore(self._consumer_groups, group_id, consumers)
+            raise
+        finally:
+            effects.whole = None
+            effects.cut()
+            if consumers is not None:
+                consumers.end()
 
     def _find_consumers(
         self, now: Now, group_id: str, rules: ConsumerRules | None
@@ -248,7 +301,7 @@ class GroupShard:
         if found is not None:
             return found
         if rules is None:
-            raise HeartbeatRefused(
+            raise RequestRefused(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"There is no consumer group {group_id}."
             )
         classic = self._groups.get(group_id)
@@ -263,14 +316,13 @@ class GroupShard:
             or classic.protocol_type != PROTOCOL_TYPE
             or len(classic.members) >= rules.max_size
         ):
-            raise HeartbeatRefused(
+            raise RequestRefused(
                 ErrorCode.GROUP_ID_NOT_FOUND,
                 f"Group {classic.id} has members of the classic protocol: set group.protocol to "
                 "classic, or stop them first.",
             )
         consumers = ConsumerGroup(classic.id, self._append, self._timers, self._topics)
         members = read_members(classic, self._topics)
-        classic.refuse_all_waiting(ErrorCode.REBALANCE_IN_PROGRESS)
         self._append(GroupMetadataKey(group=classic.id), None)
         self._consumer_groups[classic.id] = consumers
         if classic.generation or members:
@@ -279,7 +331,8 @@ class GroupShard:
         return consumers
 
     def _downgrade(self, now: Now, group_id: str) -> None:
-        """Make a consumer group a classic group again if only members of that protocol are left."""
+        """Make a consumer group a classic group again if only members of that protocol are left,
+        and one record has room for them."""
         consumers = self._consumer_groups.get(group_id)
         if (
             consumers is None
@@ -288,7 +341,12 @@ class GroupShard:
         ):
             return
         protocols = read_protocols(consumers)
-        self._make_classic(now, consumers).rebalance(now, protocols)
+        try:
+            with self._in_one_batch(group_id):
+                classic = self._make_classic(now, consumers)
+        except RecordTooLarge:
+            return
+        classic.rebalance(now, protocols)
 
     def _make_classic(self, now: Now, consumers: ConsumerGroup) -> ClassicGroup:
         """Write a consumer group without members of that protocol as a classic group."""
@@ -316,7 +374,7 @@ class GroupShard:
         """A consumer group with its members."""
         group = self._consumer_groups.get(group_id)
         if group is not None:
-            return group.describe(self._consumer_rules(group_id))
+            return describe_consumers(group, self._consumer_rules(group_id), self._topics)
         is_classic = self._exists(group_id)
         return refuse_description(
             group_id,
@@ -341,7 +399,10 @@ class GroupShard:
                 continue
             expires_ms = now.ms + commit.keep_ms if commit.keep_ms >= 0 else -1
             committed = Committed(offset, leader_epoch, metadata, now.ms, expires_ms)
-            self._append(offset_key(commit.group, partition), committed.to_record())
+            try:
+                self._append(offset_key(commit.group, partition), committed.to_record())
+            except RecordTooLarge:
+                codes[partition] = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         return codes
 
     def _check_commit(
@@ -410,6 +471,7 @@ class GroupShard:
             group = self._groups.get(group_id)
             consumers = self._consumer_groups.get(group_id)
             is_kept = self._retention_of(consumers or group, now.ms)
+            self.effects.cut()
             for key in list(self._offsets.expired(group_id, now.ms, is_kept)):
                 self._append(key, None)
             if (
@@ -529,6 +591,7 @@ class GroupShard:
         for group_id, member_id in self._timers.pop_due(now.s):
             group = self._groups.get(group_id)
             consumers = self._consumer_groups.get(group_id)
+            self.effects.cut()
             if group is not None:
                 group.look(now, member_id)
                 self._drop_unused(group)
@@ -572,7 +635,7 @@ class GroupShard:
             consumers.resume(now, self._consumer_rules(consumers.id))
 
     def _append(self, key: Key, value: Value | None) -> None:
-        self.effects.records.append((key, value))
+        self.effects.append(key, value)
         self.replay(key, value)
 
     def _new_group(self, group_id: str) -> ClassicGroup:
@@ -581,6 +644,13 @@ class GroupShard:
     def _drop_unused(self, group: ClassicGroup) -> None:
         if group.is_unused:
             self._groups.pop(group.id, None)
+
+
+def _restore(groups: dict[str, T], group_id: str, group: T | None) -> None:
+    if group is not None:
+        groups[group_id] = group
+    else:
+        groups.pop(group_id, None)
 
 
 def _name_absence(group_id: str) -> ErrorCode:

@@ -20,14 +20,13 @@ from typing import Final
 
 from trimtab.coordinator.classic_group import NOBODY, ClassicGroup, refuse_join
 from trimtab.coordinator.consumer_group import ConsumerGroup, ConsumerRules
-from trimtab.coordinator.consumer_heartbeat import HeartbeatRefused
 from trimtab.coordinator.consumer_member import (
     ConsumerMember,
     MemberState,
     by_topic,
     describe_nobody,
 )
-from trimtab.coordinator.effects import Caller, Now
+from trimtab.coordinator.effects import Caller, Now, RequestRefused
 from trimtab.coordinator.topics import PartitionKey, Topics
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.wire.messages.consumer_group_records import (
@@ -72,23 +71,19 @@ class MixedGroup:
         self._new_id = new_id
 
     def join(self, now: Now, caller: Caller, request: JoinGroupRequest) -> JoinGroupResponse:
-        """Take a member into the group, or have it catch up. It must synchronize next."""
-        try:
-            return self._join(now, caller, request)
-        except HeartbeatRefused as refused:
-            return refuse_join(caller.version, refused.code, request.member_id)
-        except CorruptData:
-            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-            return refuse_join(caller.version, code, request.member_id)
+        """Take a member into the group, or have it catch up. It must synchronize next.
 
-    def _join(self, now: Now, caller: Caller, request: JoinGroupRequest) -> JoinGroupResponse:
+        Raises:
+            RequestRefused: it may not join, or the log has no room for it.
+        """
         if request.protocol_type != PROTOCOL_TYPE or not self._supports(request):
-            return refuse_join(
-                caller.version, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id
+            raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "No common protocol.")
+        try:
+            subscription, _ = decode_embedded(
+                ConsumerProtocolSubscription, request.protocols[0].metadata
             )
-        subscription, _ = decode_embedded(
-            ConsumerProtocolSubscription, request.protocols[0].metadata
-        )
+        except CorruptData as error:
+            raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from None
         member_id = request.member_id
         if member_id == NOBODY:
             prefix = caller.client_id
@@ -146,12 +141,12 @@ class MixedGroup:
         static = None if instance_id is None else self._group.find_instance(instance_id)
         if static is not None and static.id != member_id:
             if request.member_id != NOBODY:
-                raise HeartbeatRefused(ErrorCode.FENCED_INSTANCE_ID, "")
+                raise RequestRefused(ErrorCode.FENCED_INSTANCE_ID, "")
             return self._group.replace(static, member_id)
         member = self._group.members.get(member_id)
         if member is None:
             if instance_id is not None and request.member_id != NOBODY:
-                raise HeartbeatRefused(ErrorCode.UNKNOWN_MEMBER_ID, "")
+                raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, "")
             self._group.check_size(self._rules)
             member = ConsumerMember(member_id, describe_nobody(caller))
         return member
@@ -228,7 +223,7 @@ def read_members(
     """The members of a classic group as those of a consumer group, with what they have.
 
     Raises:
-        HeartbeatRefused: they are no consumers, or what they said cannot be read.
+        RequestRefused: they are no consumers, or what they said cannot be read.
     """
     members = {}
     try:
@@ -260,7 +255,7 @@ def read_members(
                 keys,
             )
     except CorruptData as error:
-        raise HeartbeatRefused(
+        raise RequestRefused(
             ErrorCode.GROUP_ID_NOT_FOUND,
             f"Group {classic.id} has members whose subscription cannot be read: {error}.",
         ) from None

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
 import pytest
 
 from tests.unit.broker.replicas import until
-from tests.unit.broker.test_groups import QUICK, become_stable, commit, find
-from trimtab.broker.group_partition import GroupPartition
+from tests.unit.broker.test_groups import QUICK, become_stable, commit, find, join
+from trimtab.broker.group_partition import GroupPartition, _group_records
 from trimtab.broker.groups import GROUPS_TOPIC, group_partition
+from trimtab.coordinator.effects import Effects
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.describe_groups import DescribeGroupsRequest
+from trimtab.wire.messages.group_records import GroupMetadataKey
 from trimtab.wire.messages.heartbeat import HeartbeatRequest
+from trimtab.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 
 def groups_of(lab: Any, broker: int = 0) -> GroupPartition:
@@ -88,3 +92,52 @@ def test_while_groups_are_loaded_clients_are_told_so(lab: Any) -> None:
         assert described.groups[0].group_state == "Stable"
 
     lab.run(scenario, config=QUICK)
+
+
+def test_groups_that_are_too_large_are_refused_without_a_reload(
+    lab: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        await find(lab)
+        client = lab.connect()
+        member = await become_stable(client)
+        groups = groups_of(lab)
+        shard = groups.shard
+        waiting = asyncio.ensure_future(join(lab.connect(), metadata=bytes(600_000)))
+        for _ in range(3):
+            refused = await join(client, member, metadata=bytes(2_000_000))
+            assert refused.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
+        await asyncio.sleep(0.05)  # until the other has joined
+        assert (await client.ask(beat, 4)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+        again = await join(client, member)
+        assert (again.error_code, (await waiting).error_code) == (0, 0)
+        request = SyncGroupRequest(
+            group_id="g",
+            generation_id=again.generation_id,
+            member_id=member,
+            assignments=[SyncGroupRequestAssignment(member_id=member, assignment=bytes(500_000))],
+        )
+        for _ in range(3):
+            synced = await client.ask(request, 3)
+            assert synced.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        request.assignments[0].assignment = b"less"
+        assert (await client.ask(request, 3)).assignment == b"less"
+        assert groups.shard is shard
+
+    with caplog.at_level(logging.WARNING):
+        lab.run(scenario, config=QUICK)
+    assert caplog.text.count("max.message.bytes") == 6
+    assert "records of groups were refused" not in caplog.text
+
+
+def test_records_of_a_decision_are_in_one_batch() -> None:
+    effects = Effects(lambda: 1000)
+    for number in range(12):
+        effects.append(GroupMetadataKey(group=f"{number:0100}"), None)
+        if number in (2, 3):
+            effects.cut()
+    sizes = [len(each) for each in _group_records(effects, 1000)]
+    assert sizes == [3, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+    assert [len(each) for each in _group_records(effects, 2000)] == [3, 1, 8]

@@ -62,7 +62,7 @@ async def find(lab: Any, group: str = "g", broker: int = 0) -> Any:
         await asyncio.sleep(0.05)
 
 
-async def join(client: Any, member: str = "") -> Any:
+async def join(client: Any, member: str = "", metadata: bytes = b"topics") -> Any:
     """The response to JoinGroup, asked again while the groups are loaded."""
     while True:
         response = await client.ask(
@@ -72,7 +72,7 @@ async def join(client: Any, member: str = "") -> Any:
                 rebalance_timeout_ms=10_000,
                 member_id=member,
                 protocol_type="consumer",
-                protocols=[JoinGroupRequestProtocol(name="range", metadata=b"topics")],
+                protocols=[JoinGroupRequestProtocol(name="range", metadata=metadata)],
             ),
             3,
         )

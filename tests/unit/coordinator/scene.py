@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 from trimtab.coordinator.classic_group import Rules
@@ -62,14 +62,20 @@ class Scene:
 
     Attributes:
         records: all that were appended.
+        units: begin and end of those that belong into one batch.
+        warnings: for the operator.
         now_s: the time; `pass_time` moves it.
+        max_batch: bytes of the largest batch that the log takes.
     """
 
     def __init__(self, initial_delay_s: float = 0.0, max_size: int = 100) -> None:
         self.rules = Rules(6.0, 1800.0, initial_delay_s, max_size)
         self.consumer_rules = ConsumerRules(10.0, 500, max_size, True, True, ("uniform", "range"))
         self.topics = FixedTopics()
+        self.max_batch = 1_048_588
         self.records: list[tuple[Key, Value | None]] = []
+        self.units: list[tuple[int, int]] = []
+        self.warnings: list[str] = []
         self.now_s = 1000.0
         self._ids = count()
         self._tickets = count()
@@ -79,7 +85,12 @@ class Scene:
     def _make_shard(self) -> GroupShard:
         rules = OffsetRules(max_metadata=10, retention_ms=7 * DAY_MS)
         return GroupShard(
-            self.rules, lambda _: self.consumer_rules, rules, self.topics, self._make_id
+            self.rules,
+            lambda _: self.consumer_rules,
+            rules,
+            self.topics,
+            self._make_id,
+            lambda: self.max_batch,
         )
 
     def _make_id(self) -> str:
@@ -92,7 +103,11 @@ class Scene:
     def take(self) -> None:
         """Note what the shard has decided."""
         effects = self.shard.effects.take()
-        self.records += effects.records
+        begin = len(self.records)
+        self.records += [(each.key, each.value) for each in effects.records]
+        cuts = sorted({0, *effects.cuts, len(effects.records)})
+        self.units += [(begin + first, begin + last) for first, last in pairwise(cuts)]
+        self.warnings += effects.warnings
         for ticket, response in effects.responses:
             assert ticket not in self._answers, "a request was answered twice"
             self._answers[ticket] = response
