@@ -24,24 +24,21 @@ from trimtab.wire.codec import (
 from trimtab.wire.codec_source import MAX_TAGS, TURN_ELEMENTS
 from trimtab.wire.messages import (
     ApiVersionsRequest,
-    ApiVersionsResponse,
     DeleteTopicsRequest,
     DescribeProducersRequest,
     FetchRequest,
-    FetchResponse,
     ListOffsetsRequest,
     MetadataRequest,
-    MetadataResponse,
     ProduceRequest,
-    ProduceResponse,
 )
-from trimtab.wire.messages.api_versions import ApiVersion
+from trimtab.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from trimtab.wire.messages.delete_topics import DeleteTopicState
 from trimtab.wire.messages.describe_producers import TopicRequest
-from trimtab.wire.messages.fetch import FetchableTopicResponse, PartitionData
+from trimtab.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from trimtab.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsTopic
 from trimtab.wire.messages.metadata import (
     MetadataRequestTopic,
+    MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
@@ -56,6 +53,7 @@ from trimtab.wire.messages.produce import (
     LeaderIdAndEpoch,
     PartitionProduceData,
     PartitionProduceResponse,
+    ProduceResponse,
     TopicProduceData,
     TopicProduceResponse,
 )

@@ -24,16 +24,10 @@ from trimtab.wire.framing import (
     encode_request,
     encode_response,
 )
-from trimtab.wire.messages import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    FetchResponse,
-    MetadataRequest,
-    MetadataResponse,
-    ProduceRequest,
-)
-from trimtab.wire.messages.api_versions import ApiVersion
-from trimtab.wire.messages.fetch import FetchableTopicResponse, PartitionData
+from trimtab.wire.messages import ApiVersionsRequest, MetadataRequest, ProduceRequest
+from trimtab.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from trimtab.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from trimtab.wire.messages.metadata import MetadataResponse
 from trimtab.wire.messages.produce import PartitionProduceData, TopicProduceData
 
 

@@ -7,115 +7,61 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from trimtab.wire.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-)
-from trimtab.wire.messages.allocate_producer_ids import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-)
-from trimtab.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
-from trimtab.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
-from trimtab.wire.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-)
-from trimtab.wire.messages.alter_replica_log_dirs import (
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirsResponse,
-)
-from trimtab.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from trimtab.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from trimtab.wire.messages.broker_registration import (
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-)
-from trimtab.wire.messages.consumer_group_describe import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-)
-from trimtab.wire.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
-from trimtab.wire.messages.create_acls import CreateAclsRequest, CreateAclsResponse
-from trimtab.wire.messages.create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-)
-from trimtab.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
-from trimtab.wire.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
-from trimtab.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from trimtab.wire.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
-from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from trimtab.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
-from trimtab.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from trimtab.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
-from trimtab.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from trimtab.wire.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
-from trimtab.wire.messages.describe_producers import (
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-)
-from trimtab.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
-from trimtab.wire.messages.describe_topic_partitions import (
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
-)
-from trimtab.wire.messages.describe_transactions import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-)
-from trimtab.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
-from trimtab.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from trimtab.wire.messages.fetch import FetchRequest, FetchResponse
-from trimtab.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
-from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from trimtab.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from trimtab.wire.messages.incremental_alter_configs import (
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from trimtab.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from trimtab.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
-from trimtab.wire.messages.list_batch_sizes import ListBatchSizesRequest, ListBatchSizesResponse
-from trimtab.wire.messages.list_config_resources import (
-    ListConfigResourcesRequest,
-    ListConfigResourcesResponse,
-)
-from trimtab.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from trimtab.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from trimtab.wire.messages.list_partition_reassignments import (
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-)
-from trimtab.wire.messages.list_transactions import (
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-)
-from trimtab.wire.messages.metadata import MetadataRequest, MetadataResponse
-from trimtab.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
-from trimtab.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
-from trimtab.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
-from trimtab.wire.messages.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-)
-from trimtab.wire.messages.produce import ProduceRequest, ProduceResponse
-from trimtab.wire.messages.sasl_authenticate import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-)
-from trimtab.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from trimtab.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from trimtab.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from trimtab.wire.messages.unregister_broker import (
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
-)
+from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from trimtab.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from trimtab.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from trimtab.wire.messages.alter_configs import AlterConfigsRequest
+from trimtab.wire.messages.alter_partition import AlterPartitionRequest
+from trimtab.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from trimtab.wire.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest
+from trimtab.wire.messages.api_versions import ApiVersionsRequest
+from trimtab.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from trimtab.wire.messages.broker_registration import BrokerRegistrationRequest
+from trimtab.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from trimtab.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from trimtab.wire.messages.create_acls import CreateAclsRequest
+from trimtab.wire.messages.create_partitions import CreatePartitionsRequest
+from trimtab.wire.messages.create_topics import CreateTopicsRequest
+from trimtab.wire.messages.delete_acls import DeleteAclsRequest
+from trimtab.wire.messages.delete_groups import DeleteGroupsRequest
+from trimtab.wire.messages.delete_records import DeleteRecordsRequest
+from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
+from trimtab.wire.messages.describe_acls import DescribeAclsRequest
+from trimtab.wire.messages.describe_cluster import DescribeClusterRequest
+from trimtab.wire.messages.describe_configs import DescribeConfigsRequest
+from trimtab.wire.messages.describe_groups import DescribeGroupsRequest
+from trimtab.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from trimtab.wire.messages.describe_producers import DescribeProducersRequest
+from trimtab.wire.messages.describe_quorum import DescribeQuorumRequest
+from trimtab.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from trimtab.wire.messages.describe_transactions import DescribeTransactionsRequest
+from trimtab.wire.messages.elect_leaders import ElectLeadersRequest
+from trimtab.wire.messages.end_txn import EndTxnRequest
+from trimtab.wire.messages.fetch import FetchRequest
+from trimtab.wire.messages.fetch_snapshot import FetchSnapshotRequest
+from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest
+from trimtab.wire.messages.heartbeat import HeartbeatRequest
+from trimtab.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.wire.messages.join_group import JoinGroupRequest
+from trimtab.wire.messages.leave_group import LeaveGroupRequest
+from trimtab.wire.messages.list_batch_sizes import ListBatchSizesRequest
+from trimtab.wire.messages.list_config_resources import ListConfigResourcesRequest
+from trimtab.wire.messages.list_groups import ListGroupsRequest
+from trimtab.wire.messages.list_offsets import ListOffsetsRequest
+from trimtab.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from trimtab.wire.messages.list_transactions import ListTransactionsRequest
+from trimtab.wire.messages.metadata import MetadataRequest
+from trimtab.wire.messages.offset_commit import OffsetCommitRequest
+from trimtab.wire.messages.offset_delete import OffsetDeleteRequest
+from trimtab.wire.messages.offset_fetch import OffsetFetchRequest
+from trimtab.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from trimtab.wire.messages.produce import ProduceRequest
+from trimtab.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from trimtab.wire.messages.sasl_handshake import SaslHandshakeRequest
+from trimtab.wire.messages.sync_group import SyncGroupRequest
+from trimtab.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
+from trimtab.wire.messages.unregister_broker import UnregisterBrokerRequest
 from trimtab.wire.schema import Request, response_of, schema
 from trimtab.wire.types import MAX_INT16
 
@@ -237,114 +183,59 @@ __all__ = [
     "APIS_BY_REQUEST",
     "OWN_APIS_FROM",
     "AddOffsetsToTxnRequest",
-    "AddOffsetsToTxnResponse",
     "AddPartitionsToTxnRequest",
-    "AddPartitionsToTxnResponse",
     "AllocateProducerIdsRequest",
-    "AllocateProducerIdsResponse",
     "AlterConfigsRequest",
-    "AlterConfigsResponse",
     "AlterPartitionReassignmentsRequest",
-    "AlterPartitionReassignmentsResponse",
     "AlterPartitionRequest",
-    "AlterPartitionResponse",
     "AlterReplicaLogDirsRequest",
-    "AlterReplicaLogDirsResponse",
     "Api",
     "ApiVersionsRequest",
-    "ApiVersionsResponse",
     "BrokerHeartbeatRequest",
-    "BrokerHeartbeatResponse",
     "BrokerRegistrationRequest",
-    "BrokerRegistrationResponse",
     "ConsumerGroupDescribeRequest",
-    "ConsumerGroupDescribeResponse",
     "ConsumerGroupHeartbeatRequest",
-    "ConsumerGroupHeartbeatResponse",
     "CreateAclsRequest",
-    "CreateAclsResponse",
     "CreatePartitionsRequest",
-    "CreatePartitionsResponse",
     "CreateTopicsRequest",
-    "CreateTopicsResponse",
     "DeleteAclsRequest",
-    "DeleteAclsResponse",
     "DeleteGroupsRequest",
-    "DeleteGroupsResponse",
     "DeleteRecordsRequest",
-    "DeleteRecordsResponse",
     "DeleteTopicsRequest",
-    "DeleteTopicsResponse",
     "DescribeAclsRequest",
-    "DescribeAclsResponse",
     "DescribeClusterRequest",
-    "DescribeClusterResponse",
     "DescribeConfigsRequest",
-    "DescribeConfigsResponse",
     "DescribeGroupsRequest",
-    "DescribeGroupsResponse",
     "DescribeLogDirsRequest",
-    "DescribeLogDirsResponse",
     "DescribeProducersRequest",
-    "DescribeProducersResponse",
     "DescribeQuorumRequest",
-    "DescribeQuorumResponse",
     "DescribeTopicPartitionsRequest",
-    "DescribeTopicPartitionsResponse",
     "DescribeTransactionsRequest",
-    "DescribeTransactionsResponse",
     "ElectLeadersRequest",
-    "ElectLeadersResponse",
     "EndTxnRequest",
-    "EndTxnResponse",
     "FetchRequest",
-    "FetchResponse",
     "FetchSnapshotRequest",
-    "FetchSnapshotResponse",
     "FindCoordinatorRequest",
-    "FindCoordinatorResponse",
     "HeartbeatRequest",
-    "HeartbeatResponse",
     "IncrementalAlterConfigsRequest",
-    "IncrementalAlterConfigsResponse",
     "InitProducerIdRequest",
-    "InitProducerIdResponse",
     "JoinGroupRequest",
-    "JoinGroupResponse",
     "LeaveGroupRequest",
-    "LeaveGroupResponse",
     "ListBatchSizesRequest",
-    "ListBatchSizesResponse",
     "ListConfigResourcesRequest",
-    "ListConfigResourcesResponse",
     "ListGroupsRequest",
-    "ListGroupsResponse",
     "ListOffsetsRequest",
-    "ListOffsetsResponse",
     "ListPartitionReassignmentsRequest",
-    "ListPartitionReassignmentsResponse",
     "ListTransactionsRequest",
-    "ListTransactionsResponse",
     "MetadataRequest",
-    "MetadataResponse",
     "OffsetCommitRequest",
-    "OffsetCommitResponse",
     "OffsetDeleteRequest",
-    "OffsetDeleteResponse",
     "OffsetFetchRequest",
-    "OffsetFetchResponse",
     "OffsetForLeaderEpochRequest",
-    "OffsetForLeaderEpochResponse",
     "ProduceRequest",
-    "ProduceResponse",
     "SaslAuthenticateRequest",
-    "SaslAuthenticateResponse",
     "SaslHandshakeRequest",
-    "SaslHandshakeResponse",
     "SyncGroupRequest",
-    "SyncGroupResponse",
     "TxnOffsetCommitRequest",
-    "TxnOffsetCommitResponse",
     "UnregisterBrokerRequest",
-    "UnregisterBrokerResponse",
 ]

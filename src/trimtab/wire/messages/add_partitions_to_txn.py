@@ -8,8 +8,6 @@ from trimtab.wire.types import int16, int32, int64, string
 
 @struct()
 class AddPartitionsToTxnTopic:
-    """The partitions of one topic."""
-
     name: string
     partitions: list[int32]
 
@@ -43,24 +41,18 @@ class AddPartitionsToTxnRequest(Request["AddPartitionsToTxnResponse"]):
 
 @struct()
 class AddPartitionsToTxnPartitionResult:
-    """The result for one partition."""
-
     partition_index: int32
     partition_error_code: int16 = 0
 
 
 @struct()
 class AddPartitionsToTxnTopicResult:
-    """The result for one topic's partitions."""
-
     name: string
     results_by_partition: list[AddPartitionsToTxnPartitionResult]
 
 
 @struct(versions="4+")
 class AddPartitionsToTxnResult:
-    """The result for one transaction's partitions."""
-
     transactional_id: string
     topic_results: list[AddPartitionsToTxnTopicResult]
 

@@ -38,8 +38,6 @@ class AlterConfigsRequest(Request["AlterConfigsResponse"]):
 
 @struct()
 class AlterConfigsResourceResponse:
-    """The result for one resource."""
-
     error_code: int16 = 0
     error_message: string | None = field(nullable_versions="0+", default="")
     resource_type: int8
@@ -48,7 +46,5 @@ class AlterConfigsResourceResponse:
 
 @message(api_key=33, versions="0-2", flexible="2+")
 class AlterConfigsResponse:
-    """One result per resource."""
-
     throttle_time_ms: int32 = 0
     responses: list[AlterConfigsResourceResponse]

@@ -32,8 +32,6 @@ class PartitionData:
 
 @struct()
 class TopicData:
-    """Partitions of one topic."""
-
     topic_id: uuid = field(versions="2+", default=ZERO_UUID, ignorable=True)
     partitions: list[PartitionData]
 
@@ -64,8 +62,6 @@ class PartitionDataResponse:
 
 @struct()
 class TopicDataResponse:
-    """Partitions of one topic."""
-
     topic_id: uuid = field(versions="2+", default=ZERO_UUID, ignorable=True)
     partitions: list[PartitionDataResponse]
 

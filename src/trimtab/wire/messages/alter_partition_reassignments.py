@@ -17,8 +17,6 @@ class ReassignablePartition:
 
 @struct()
 class ReassignableTopic:
-    """Partitions of one topic."""
-
     name: string
     partitions: list[ReassignablePartition]
 
@@ -43,8 +41,6 @@ class ReassignablePartitionResponse:
 
 @struct()
 class ReassignableTopicResponse:
-    """Partitions of one topic."""
-
     name: string
     partitions: list[ReassignablePartitionResponse]
 

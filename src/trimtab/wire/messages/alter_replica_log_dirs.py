@@ -8,8 +8,6 @@ from trimtab.wire.types import int16, int32, string
 
 @struct()
 class AlterReplicaLogDirTopic:
-    """Partitions of one topic."""
-
     name: string
     partitions: list[int32]
 
@@ -40,15 +38,11 @@ class AlterReplicaLogDirPartitionResult:
 
 @struct()
 class AlterReplicaLogDirTopicResult:
-    """Partitions of one topic."""
-
     topic_name: string
     partitions: list[AlterReplicaLogDirPartitionResult]
 
 
 @message(api_key=34, versions="1-2", flexible="2+")
 class AlterReplicaLogDirsResponse:
-    """One result per partition."""
-
     throttle_time_ms: int32 = 0
     results: list[AlterReplicaLogDirTopicResult]

@@ -8,8 +8,6 @@ from trimtab.wire.types import int16, int32, string, uuid
 
 @struct()
 class TopicPartitions:
-    """Partitions of one topic."""
-
     topic_id: uuid
     partitions: list[int32]
 

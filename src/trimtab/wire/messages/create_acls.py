@@ -8,8 +8,6 @@ from trimtab.wire.types import int8, int16, int32, string
 
 @struct()
 class AclCreation:
-    """One ACL."""
-
     resource_type: int8
     resource_name: string
     # 3: exactly this name.
@@ -29,8 +27,6 @@ class CreateAclsRequest(Request["CreateAclsResponse"]):
 
 @struct()
 class AclCreationResult:
-    """The result for one ACL."""
-
     error_code: int16 = 0
     error_message: string | None = field(nullable_versions="0+", default="")
 

@@ -35,8 +35,6 @@ class CreatePartitionsRequest(Request["CreatePartitionsResponse"]):
 
 @struct()
 class CreatePartitionsTopicResult:
-    """The result for one topic."""
-
     name: string
     error_code: int16 = 0
     error_message: string | None = field(nullable_versions="0+", default=None)

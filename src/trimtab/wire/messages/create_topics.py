@@ -24,8 +24,6 @@ class CreatableTopicConfig:
 
 @struct()
 class CreatableTopic:
-    """One topic to create."""
-
     name: string
     # -1 for the broker's default, and whenever assignments are given; likewise the next.
     num_partitions: int32
@@ -59,8 +57,6 @@ class CreatableTopicConfigs:
 
 @struct()
 class CreatableTopicResult:
-    """The result for one topic."""
-
     name: string
     topic_id: uuid = field(versions="7+", default=ZERO_UUID, ignorable=True)
     error_code: int16 = 0

@@ -8,8 +8,6 @@ from trimtab.wire.types import int8, int16, int32, string
 
 @struct()
 class DeleteAclsFilter:
-    """The ACLs to delete."""
-
     resource_type_filter: int8
     # Null matches all; likewise below.
     resource_name_filter: string | None = field(nullable_versions="0+")
@@ -30,8 +28,6 @@ class DeleteAclsRequest(Request["DeleteAclsResponse"]):
 
 @struct()
 class DeleteAclsMatchingAcl:
-    """The result for one ACL."""
-
     error_code: int16 = 0
     error_message: string | None = field(nullable_versions="0+", default="")
     resource_type: int8

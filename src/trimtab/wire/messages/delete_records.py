@@ -17,8 +17,6 @@ class DeleteRecordsPartition:
 
 @struct()
 class DeleteRecordsTopic:
-    """Partitions of one topic."""
-
     name: string
     partitions: list[DeleteRecordsPartition]
 
@@ -33,8 +31,6 @@ class DeleteRecordsRequest(Request["DeleteRecordsResponse"]):
 
 @struct()
 class DeleteRecordsPartitionResult:
-    """The result for one partition."""
-
     partition_index: int32
     # The first offset that every replica still has; -1 with an error.
     low_watermark: int64
@@ -43,15 +39,11 @@ class DeleteRecordsPartitionResult:
 
 @struct()
 class DeleteRecordsTopicResult:
-    """Partitions of one topic."""
-
     name: string
     partitions: list[DeleteRecordsPartitionResult]
 
 
 @message(api_key=21, versions="0-2", flexible="2+")
 class DeleteRecordsResponse:
-    """One result per partition."""
-
     throttle_time_ms: int32 = 0
     topics: list[DeleteRecordsTopicResult]

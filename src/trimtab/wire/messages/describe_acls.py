@@ -23,8 +23,6 @@ class DescribeAclsRequest(Request["DescribeAclsResponse"]):
 
 @struct()
 class AclDescription:
-    """One ACL of a resource."""
-
     principal: string
     host: string
     operation: int8
@@ -33,8 +31,6 @@ class AclDescription:
 
 @struct()
 class DescribeAclsResource:
-    """The ACLs of one resource."""
-
     resource_type: int8
     resource_name: string
     pattern_type: int8 = field(versions="1+", default=3)

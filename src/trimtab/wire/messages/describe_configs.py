@@ -37,8 +37,6 @@ class DescribeConfigsSynonym:
 
 @struct()
 class DescribeConfigsResourceResult:
-    """One option."""
-
     name: string
     # Null if sensitive.
     value: string | None = field(nullable_versions="0+")

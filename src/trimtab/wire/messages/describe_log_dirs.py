@@ -8,8 +8,6 @@ from trimtab.wire.types import int16, int32, int64, string
 
 @struct()
 class DescribableLogDirTopic:
-    """Partitions of one topic."""
-
     topic: string
     partitions: list[int32]
 
@@ -24,8 +22,6 @@ class DescribeLogDirsRequest(Request["DescribeLogDirsResponse"]):
 
 @struct()
 class DescribeLogDirsPartition:
-    """The log of one partition."""
-
     partition_index: int32
     # In bytes.
     partition_size: int64
@@ -37,16 +33,12 @@ class DescribeLogDirsPartition:
 
 @struct()
 class DescribeLogDirsTopic:
-    """Logs of one topic."""
-
     name: string
     partitions: list[DescribeLogDirsPartition]
 
 
 @struct()
 class DescribeLogDirsResult:
-    """One directory."""
-
     error_code: int16 = 0
     # The absolute path.
     log_dir: string

@@ -9,8 +9,6 @@ from trimtab.wire.types import int16, int32, int64, string
 
 @struct()
 class TopicRequest:
-    """Partitions of one topic."""
-
     name: string
     partition_indexes: list[int32]
 
@@ -48,15 +46,11 @@ class PartitionResponse:
 
 @struct()
 class TopicResponse:
-    """Partitions of one topic."""
-
     name: string
     partitions: list[PartitionResponse]
 
 
 @message(api_key=61, versions="0", flexible="0+")
 class DescribeProducersResponse:
-    """One result per partition."""
-
     throttle_time_ms: int32 = 0
     topics: list[TopicResponse]

@@ -9,8 +9,6 @@ from trimtab.wire.types import ZERO_UUID, int16, int32, int64, string, uint16, u
 
 @struct()
 class PartitionData:
-    """One partition."""
-
     partition_index: int32
 
 
@@ -63,8 +61,6 @@ class PartitionDataResponse:
 
 @struct()
 class TopicDataResponse:
-    """Partitions of one topic."""
-
     topic_name: string
     partitions: list[PartitionDataResponse]
 

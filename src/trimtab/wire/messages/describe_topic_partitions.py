@@ -9,8 +9,6 @@ from trimtab.wire.types import ZERO_UUID, int16, int32, string, uuid
 
 @struct()
 class TopicRequest:
-    """One topic."""
-
     name: string
 
 
@@ -35,8 +33,6 @@ class DescribeTopicPartitionsRequest(Request["DescribeTopicPartitionsResponse"])
 
 @struct()
 class DescribeTopicPartitionsResponsePartition:
-    """One partition."""
-
     error_code: int16 = 0
     partition_index: int32
     # -1 if there is none.

@@ -15,8 +15,6 @@ class DescribeTransactionsRequest(Request["DescribeTransactionsResponse"]):
 
 @struct()
 class TopicData:
-    """Partitions of one topic."""
-
     # In Kafka's definition the key of a map.
     topic: string
     partitions: list[int32]
@@ -40,7 +38,5 @@ class TransactionState:
 
 @message(api_key=65, versions="0", flexible="0+")
 class DescribeTransactionsResponse:
-    """One result per id."""
-
     throttle_time_ms: int32 = 0
     transaction_states: list[TransactionState]

@@ -8,8 +8,6 @@ from trimtab.wire.types import int8, int16, int32, string
 
 @struct()
 class TopicPartitions:
-    """Partitions of one topic."""
-
     topic: string
     partitions: list[int32]
 
@@ -27,8 +25,6 @@ class ElectLeadersRequest(Request["ElectLeadersResponse"]):
 
 @struct()
 class PartitionResult:
-    """The result for one partition."""
-
     partition_id: int32
     error_code: int16 = 0
     error_message: string | None = field(nullable_versions="0+", default="")
@@ -36,8 +32,6 @@ class PartitionResult:
 
 @struct()
 class ReplicaElectionResult:
-    """Partitions of one topic."""
-
     topic: string
     partition_result: list[PartitionResult]
 

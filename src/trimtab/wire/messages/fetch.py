@@ -141,8 +141,6 @@ class AbortedTransaction:
 
 @struct()
 class PartitionData:
-    """The batches read from one partition."""
-
     partition_index: int32
     error_code: int16 = 0
     high_watermark: int64

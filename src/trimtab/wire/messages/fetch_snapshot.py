@@ -44,8 +44,6 @@ class PartitionSnapshot:
 
 @struct()
 class TopicSnapshot:
-    """Snapshots of one topic's partitions."""
-
     name: string
     partitions: list[PartitionSnapshot]
 
@@ -93,8 +91,6 @@ class PartitionSnapshotResponse:
 
 @struct()
 class TopicSnapshotResponse:
-    """Snapshots of one topic's partitions."""
-
     name: string
     partitions: list[PartitionSnapshotResponse]
 

@@ -21,8 +21,6 @@ class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
 
 @struct(versions="4+")
 class Coordinator:
-    """The coordinator of one key."""
-
     key: string
     node_id: int32
     host: string

@@ -48,7 +48,5 @@ class AlterConfigsResourceResponse:
 
 @message(api_key=44, versions="0-1", flexible="1+")
 class IncrementalAlterConfigsResponse:
-    """One result per resource."""
-
     throttle_time_ms: int32 = 0
     responses: list[AlterConfigsResourceResponse]

@@ -27,8 +27,6 @@ class ListBatchSizesPartition:
 
 @struct()
 class ListBatchSizesTopic:
-    """Partitions of one topic."""
-
     name: string
     partitions: list[ListBatchSizesPartition]
 
@@ -65,15 +63,11 @@ class ListBatchSizesPartitionResult:
 
 @struct()
 class ListBatchSizesTopicResult:
-    """Partitions of one topic."""
-
     name: string
     partitions: list[ListBatchSizesPartitionResult]
 
 
 @message(api_key=32001, versions="0", flexible="0+")
 class ListBatchSizesResponse:
-    """The batches of each requested partition."""
-
     throttle_time_ms: int32 = 0
     topics: list[ListBatchSizesTopicResult]

@@ -16,16 +16,12 @@ class ListConfigResourcesRequest(Request["ListConfigResourcesResponse"]):
 
 @struct()
 class ConfigResource:
-    """One resource."""
-
     resource_name: string
     resource_type: int8 = field(versions="1+", default=16, ignorable=True)
 
 
 @message(api_key=74, versions="0-1", flexible="0+")
 class ListConfigResourcesResponse:
-    """The resources of those types."""
-
     throttle_time_ms: int32 = 0
     error_code: int16 = 0
     config_resources: list[ConfigResource] = field(default_factory=list)

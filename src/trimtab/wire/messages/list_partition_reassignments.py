@@ -8,8 +8,6 @@ from trimtab.wire.types import int16, int32, string
 
 @struct()
 class ListPartitionReassignmentsTopics:
-    """Partitions of one topic."""
-
     name: string
     partition_indexes: list[int32]
 
@@ -27,8 +25,6 @@ class ListPartitionReassignmentsRequest(Request["ListPartitionReassignmentsRespo
 
 @struct()
 class OngoingPartitionReassignment:
-    """The move of one partition."""
-
     partition_index: int32
     # All present replicas, including those to add and to remove.
     replicas: list[int32]
@@ -38,8 +34,6 @@ class OngoingPartitionReassignment:
 
 @struct()
 class OngoingTopicReassignment:
-    """Moves in one topic."""
-
     name: string
     partitions: list[OngoingPartitionReassignment]
 

@@ -24,8 +24,6 @@ class ListTransactionsRequest(Request["ListTransactionsResponse"]):
 
 @struct()
 class TransactionState:
-    """One transactional id."""
-
     transactional_id: string
     producer_id: int64
     transaction_state: string

@@ -31,8 +31,6 @@ _FRAME_VERSION = 1
 
 @struct()
 class BrokerEndpoint:
-    """One listener of a broker."""
-
     name: string
     host: string
     port: uint16
@@ -255,8 +253,6 @@ class AbortTransactionRecord:
 
 @struct()
 class ControllerEndpoint:
-    """One listener of a controller."""
-
     name: string
     host: string
     port: uint16

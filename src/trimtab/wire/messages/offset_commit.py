@@ -20,8 +20,6 @@ class OffsetCommitRequestPartition:
 
 @struct()
 class OffsetCommitRequestTopic:
-    """The offsets of one topic's partitions."""
-
     name: string = field(versions="0-9", default="", ignorable=True)
     topic_id: uuid = field(versions="10+", default=ZERO_UUID, ignorable=True)
     partitions: list[OffsetCommitRequestPartition]
@@ -64,7 +62,5 @@ class OffsetCommitResponseTopic:
 
 @message(api_key=8, versions="2-10", flexible="8+")
 class OffsetCommitResponse:
-    """One result per partition."""
-
     throttle_time_ms: int32 = field(versions="3+", default=0, ignorable=True)
     topics: list[OffsetCommitResponseTopic]

@@ -9,8 +9,6 @@ from trimtab.wire.types import ZERO_UUID, int16, int32, int64, string, uuid
 
 @struct(versions="0-7")
 class OffsetFetchRequestTopic:
-    """One topic."""
-
     name: string
     partition_indexes: list[int32]
 

@@ -19,8 +19,6 @@ class OffsetForLeaderPartition:
 
 @struct()
 class OffsetForLeaderTopic:
-    """Partitions of one topic."""
-
     topic: string
     partitions: list[OffsetForLeaderPartition]
 
@@ -49,15 +47,11 @@ class EpochEndOffset:
 
 @struct()
 class OffsetForLeaderTopicResult:
-    """Partitions of one topic."""
-
     topic: string
     partitions: list[EpochEndOffset]
 
 
 @message(api_key=23, versions="2-4", flexible="4+")
 class OffsetForLeaderEpochResponse:
-    """One result per partition."""
-
     throttle_time_ms: int32 = field(versions="2+", default=0, ignorable=True)
     topics: list[OffsetForLeaderTopicResult]

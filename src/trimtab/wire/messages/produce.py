@@ -9,8 +9,6 @@ from trimtab.wire.types import ZERO_UUID, int16, int32, int64, records, string, 
 
 @struct()
 class PartitionProduceData:
-    """The batches for one partition."""
-
     index: int32
     records: records | None = field(nullable_versions="0+")
 
@@ -60,8 +58,6 @@ class LeaderIdAndEpoch:
 
 @struct()
 class PartitionProduceResponse:
-    """The result for one partition's batches."""
-
     index: int32
     error_code: int16 = 0
     # The offset of the first record.

@@ -20,8 +20,6 @@ class TxnOffsetCommitRequestPartition:
 
 @struct()
 class TxnOffsetCommitRequestTopic:
-    """The offsets of one topic's partitions."""
-
     name: string
     partitions: list[TxnOffsetCommitRequestPartition]
 
@@ -47,23 +45,17 @@ class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"]):
 
 @struct()
 class TxnOffsetCommitResponsePartition:
-    """The result for one partition's offset."""
-
     partition_index: int32
     error_code: int16 = 0
 
 
 @struct()
 class TxnOffsetCommitResponseTopic:
-    """The result for one topic's offsets."""
-
     name: string
     partitions: list[TxnOffsetCommitResponsePartition]
 
 
 @message(api_key=28, versions="0-5", flexible="3+")
 class TxnOffsetCommitResponse:
-    """The outcome by partition."""
-
     throttle_time_ms: int32 = 0
     topics: list[TxnOffsetCommitResponseTopic]
