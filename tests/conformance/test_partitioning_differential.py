@@ -31,7 +31,7 @@ from benchmarks.jars import find_client_jars, java_command
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.partitioner.java import JavaOptions, JavaPartitioner
 from trimtab.client.partitioner.protocol import TopicLoad
-from trimtab.client.sender.sender import NodeRecord
+from trimtab.client.sender.node_record import NodeRecord
 from trimtab.client.topic_view import PartitionView, TopicView
 from trimtab.wire.compression import Compression
 

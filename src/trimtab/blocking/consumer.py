@@ -16,7 +16,7 @@ from random import Random
 from trimtab.blocking.face import Face, at_once, like, waits
 from trimtab.client.arguments import Partition, checked_wait_ms
 from trimtab.client.consumer import AsyncConsumer
-from trimtab.client.fetcher.fetcher import Batches
+from trimtab.client.fetcher.plan import Batches
 from trimtab.client.options import gather_options
 from trimtab.records import Record
 from trimtab.runtime.loop_thread import shared

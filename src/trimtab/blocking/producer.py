@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from functools import partial
 from random import Random
 from threading import Lock
-from types import TracebackType
 
 from trimtab.blocking.face import Face, at_once, like, waits
 from trimtab.client.accumulator.intake_cy import Intake
@@ -217,12 +216,7 @@ class Producer(Intake, Face[ProducerCalls]):
         """
         self._thread.end(self._core.close, checked_seconds("timeout", timeout))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close(grace_after(error))
 
 

@@ -25,13 +25,15 @@ from trimtab.client.arguments import (
 )
 from trimtab.client.async_client import AsyncClient
 from trimtab.client.fetcher.batch_sizes import Ahead, BatchSizes, list_batch_sizes
-from trimtab.client.fetcher.fetcher import RESETS, Batches, Fetcher, FetchOptions
+from trimtab.client.fetcher.fetcher import Fetcher
 from trimtab.client.fetcher.offsets import (
+    RESETS,
     OffsetAndTimestamp,
     Offsets,
     found_or_none,
     isolation_of,
 )
+from trimtab.client.fetcher.plan import Batches, FetchOptions
 from trimtab.client.fetcher.reader import Reader
 from trimtab.client.network.session import Session
 from trimtab.client.options import CONSUMER, client_options

@@ -9,16 +9,7 @@ from trimtab.client.network.bootstrap import checked_servers
 from trimtab.client.network.connection_options import connection_options
 from trimtab.client.network.options import Options
 from trimtab.client.network.refused_options import FOREIGN, NO_GROUPS, NO_OPS, REFUSED
-from trimtab.config import (
-    BOOLEAN,
-    INT,
-    INT_MAX,
-    LONG,
-    STRING,
-    Option,
-    OptionTable,
-    Range,
-)
+from trimtab.config import BOOLEAN, INT, INT_MAX, LONG, STRING, Option, OptionTable, Range
 from trimtab.errors import UsageError
 
 PRODUCER = OptionTable(

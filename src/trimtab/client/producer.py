@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
-from types import TracebackType
 
 from trimtab.client.accumulator.intake_cy import AsyncIntake
 from trimtab.client.accumulator.memory_wait import MemoryWait
@@ -24,7 +23,7 @@ from trimtab.client.accumulator.table import Column, TableDelivery, TableSend, c
 from trimtab.client.arguments import checked_flag, checked_seconds, checked_topic
 from trimtab.client.async_client import AsyncClient, Close
 from trimtab.client.metrics_cy import Snapshot
-from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink
+from trimtab.client.network.coordinator import CoordinatorKind
 from trimtab.client.options import producer_options
 from trimtab.client.partitioner.partitioning import Partitioning
 from trimtab.client.producer_core import Core, grace_after, is_beyond_abort
@@ -209,14 +208,7 @@ class ProducerCalls(AsyncClient):
         if core.holds(prepared):
             await (self.commit_transaction() if commit else self.abort_transaction())
             return
-        session = core.session
-        link = CoordinatorLink(
-            session.connections,
-            CoordinatorKind.TRANSACTION,
-            prepared.transactional_id,
-            session.backoff,
-            session.random,
-        )
+        link = core.session.coordinator(CoordinatorKind.TRANSACTION, prepared.transactional_id)
         await complete(link, prepared, commit, core.max_block)
 
     async def commit_transaction(self) -> None:
@@ -408,10 +400,5 @@ class AsyncProducer(AsyncIntake, ProducerCalls):
             self._keep_open()
             await core.close(timeout)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         await self.close(grace_after(error))

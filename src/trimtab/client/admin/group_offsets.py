@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trimtab.client.admin.calls import Calls, FinalError
-from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink
+from trimtab.client.network.coordinator import CoordinatorKind
 from trimtab.errors import BrokerError, ErrorCode, error_code
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.offset_commit import (
@@ -33,10 +33,7 @@ _ABOUT_THE_COORDINATOR = (
 async def alter_group_offsets(
     calls: Calls, group: str, offsets: Mapping[TopicPartition, int]
 ) -> None:
-    session = calls.session
-    link = CoordinatorLink(
-        session.connections, CoordinatorKind.GROUP, group, session.backoff, session.random
-    )
+    link = calls.session.coordinator(CoordinatorKind.GROUP, group)
     topics: dict[str, list[OffsetCommitRequestPartition]] = {}
     for (topic, index), offset in offsets.items():
         topics.setdefault(topic, []).append(
@@ -69,10 +66,7 @@ async def alter_group_offsets(
 
 
 async def list_group_offsets(calls: Calls, group: str) -> dict[TopicPartition, int]:
-    session = calls.session
-    link = CoordinatorLink(
-        session.connections, CoordinatorKind.GROUP, group, session.backoff, session.random
-    )
+    link = calls.session.coordinator(CoordinatorKind.GROUP, group)
 
     def make(version: int) -> OffsetFetchRequest:
         if version < _SEVERAL_GROUPS_SINCE:

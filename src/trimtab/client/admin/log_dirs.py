@@ -8,9 +8,7 @@ from collections.abc import Iterable
 from trimtab.client.admin.answers import LogDirectory, ReplicaLog
 from trimtab.client.admin.calls import Calls, check, read_error
 from trimtab.records import TopicPartition
-from trimtab.wire.messages.describe_log_dirs import (
-    DescribeLogDirsRequest,
-)
+from trimtab.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 
 
 async def describe_log_dirs(

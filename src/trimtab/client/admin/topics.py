@@ -38,10 +38,7 @@ from trimtab.wire.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from trimtab.wire.messages.delete_topics import (
-    DeleteTopicsRequest,
-    DeleteTopicState,
-)
+from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from trimtab.wire.sentinels import BROKER_DEFAULT
 
 _LAST_DELETE_BY_NAME_LIST: Final = 5

@@ -9,7 +9,7 @@ from typing import Final
 
 from trimtab.client.admin.answers import TransactionDescription, TransactionListing
 from trimtab.client.admin.calls import Calls, FinalError, check
-from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink
+from trimtab.client.network.coordinator import CoordinatorKind
 from trimtab.client.sender.prepared import ProducerIdentity, verdict_of
 from trimtab.errors import BrokerError, ErrorCode, UsageError, error_code
 from trimtab.records import TopicPartition
@@ -18,9 +18,7 @@ from trimtab.wire.messages.describe_transactions import (
     TransactionState,
 )
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
-from trimtab.wire.messages.list_transactions import (
-    ListTransactionsRequest,
-)
+from trimtab.wire.messages.list_transactions import ListTransactionsRequest
 
 _PATTERN_SINCE: Final = 2
 _INIT_AT_MOST: Final = 5
@@ -115,14 +113,7 @@ async def fence_producers(
     calls: Calls, transactional_ids: Sequence[str]
 ) -> dict[str, ProducerIdentity]:
     async def fence(name: str) -> ProducerIdentity:
-        session = calls.session
-        link = CoordinatorLink(
-            session.connections,
-            CoordinatorKind.TRANSACTION,
-            name,
-            session.backoff,
-            session.random,
-        )
+        link = calls.session.coordinator(CoordinatorKind.TRANSACTION, name)
         response = await link.ask(
             InitProducerIdRequest,
             lambda version: InitProducerIdRequest(

@@ -24,12 +24,14 @@ from trimtab.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from trimtab.wire.sentinels import CONSUMER, MAX_TIMESTAMP, NO_EPOCH, NO_LEADER
+from trimtab.wire.sentinels import CONSUMER, EARLIEST, LATEST, MAX_TIMESTAMP, NO_EPOCH, NO_LEADER
 
 logger = logging.getLogger("trimtab.client")
 
-
 _MAX_TIMESTAMP_SINCE: Final = 7
+
+RESETS: Final[Mapping[str, int | None]] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
+"""The values of `auto.offset.reset` as ListOffsets timestamps."""
 
 
 class Isolation(IntEnum):

@@ -17,7 +17,8 @@ from trimtab.client.arguments import (
     checked_partition,
     checked_partitions,
 )
-from trimtab.client.fetcher.fetcher import NO_END, RESETS, Assignment, Batches, Fetched
+from trimtab.client.fetcher.offsets import RESETS
+from trimtab.client.fetcher.plan import NO_END, Assignment, Batches, Fetched
 from trimtab.client.network.session import Session
 from trimtab.errors import CorruptData, KafkaError, UsageError
 from trimtab.records import Record, TopicPartition

@@ -19,14 +19,7 @@ from typing import TypeAlias, TypeVar
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.connection import Connection, Node
 from trimtab.client.network.connections import Connections
-from trimtab.errors import (
-    BrokerError,
-    CorruptData,
-    ErrorCode,
-    KafkaError,
-    Unavailable,
-    error_code,
-)
+from trimtab.errors import BrokerError, CorruptData, ErrorCode, KafkaError, Unavailable, error_code
 from trimtab.wire.messages.end_txn import EndTxnRequest
 from trimtab.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest
 from trimtab.wire.schema import Request

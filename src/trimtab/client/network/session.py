@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from trimtab.client.network.connections import Connections
+from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink
 from trimtab.client.network.metadata import Metadata
 from trimtab.client.network.options import Options
 from trimtab.errors import UsageError
@@ -39,6 +40,10 @@ class Session:
         """Seconds that a call of a consumer or admin client takes at most
         (`default.api.timeout.ms`)."""
         return self.options.seconds("default.api.timeout.ms")
+
+    def coordinator(self, kind: CoordinatorKind, key: str) -> CoordinatorLink:
+        """A link to the coordinator of a group's id or a transactional id."""
+        return CoordinatorLink(self.connections, kind, key, self.backoff, self.random)
 
     def check_open(self) -> None:
         """Raise UsageError if the client is closed."""

@@ -25,51 +25,37 @@ from functools import partial
 from random import Random
 
 from trimtab.client.accumulator.accumulator_cy import Accumulator
-from trimtab.client.accumulator.queues_cy import Batch, NodeLoad, PartitionQueue
+from trimtab.client.accumulator.queues_cy import Batch, PartitionQueue
 from trimtab.client.metrics_cy import ProducerMetrics
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.connection import Connection, Node
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.metadata import ZERO_UUID, Metadata
 from trimtab.client.sender.identity import Anonymous
+from trimtab.client.sender.node_record import NodeRecord
+from trimtab.client.sender.produce_request import (
+    LAST_VERSION_BY_NAME,
+    TOO_LARGE,
+    SentBatches,
+    read_refusal,
+)
 from trimtab.client.sender.schedule import Schedule
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import (
-    AuthenticationFailed,
-    BatchRefused,
-    BrokerError,
-    ErrorCode,
-    KafkaError,
-    Unavailable,
-    error_code,
-)
-from trimtab.wire.batch_cy import HEADER_BYTES
-from trimtab.wire.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
-from trimtab.wire.sentinels import NO_EPOCH, NO_LEADER, NO_OFFSET, NO_TIMESTAMP
+from trimtab.errors import AuthenticationFailed, BrokerError, ErrorCode, KafkaError, Unavailable
+from trimtab.wire.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse
+from trimtab.wire.sentinels import NO_LEADER, NO_OFFSET, NO_TIMESTAMP
 
 logger = logging.getLogger("trimtab.client")
 
-_LAST_VERSION_BY_NAME = 12
-"""Produce requests name topics up to this version, and use topic ids from the next (KIP-516)."""
 _FIRST_VERSION_THAT_CLIENTS_THROTTLE = 6
 """From here on a throttling broker answers at once, and the client has to wait (KIP-219)."""
 
 _STORED = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
-_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 _NOBODY: frozenset[int] = frozenset()
 
 _CLOGGED_WAIT = 0.001
 """Seconds until a connection with a full write buffer is checked again."""
-
-SMOOTHING_HALF_LIFE = 0.25
-"""Seconds after which a sample's weight in `NodeLoad.latency` and `drain_rate` has halved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,130 +80,6 @@ class SenderOptions:
     max_request_size: int
     availability_timeout: float
     is_idle_time_counted: bool = False
-
-
-def smoothed(average: float, sample: float, elapsed: float) -> float:
-    """An exponentially weighted moving average after one more sample.
-
-    Args:
-        average: the average so far; 0 or less before the first sample.
-        elapsed: seconds since the last sample. The old average's weight halves in
-            `SMOOTHING_HALF_LIFE`, so the weight of a sample depends on time, not on the number of
-            responses.
-    """
-    if average <= 0:
-        return sample
-    kept = math.pow(0.5, elapsed / SMOOTHING_HALF_LIFE)
-    return average * kept + sample * (1 - kept)
-
-
-class DrainRate:
-    """Bytes per second that a broker acknowledges while it is busy: the ratio of two moving sums.
-
-    Idle time does not count. Of several acknowledgements at the same instant, all bytes count.
-    """
-
-    __slots__ = ("_bytes", "_seconds")
-
-    def __init__(self) -> None:
-        self._bytes = 0.0
-        self._seconds = 0.0
-
-    def add(self, size: int, seconds: float) -> float:
-        """The rate after `size` more bytes in `seconds` busy seconds; 0 while it is unknown."""
-        kept = math.pow(0.5, seconds / SMOOTHING_HALF_LIFE)
-        self._bytes = self._bytes * kept + size
-        self._seconds = self._seconds * kept + seconds
-        return self._bytes / self._seconds if self._seconds > 0 else 0.0
-
-
-class NodeRecord:
-    """The sender's measurements of one broker. Times are the loop's, in seconds.
-
-    Attributes:
-        load: the part that partitioners see.
-        throttled_until: the broker throttles the client until then (KIP-219).
-        ready_time: when a batch for it was last due, Java's `readyTimeMs`.
-        drain_time: when a batch for it was last due and could be sent, Java's `drainTimeMs`.
-    """
-
-    __slots__ = (
-        "_agreed",
-        "_answered_at",
-        "_drain",
-        "drain_time",
-        "load",
-        "ready_time",
-        "throttled_until",
-    )
-
-    def __init__(self, load: NodeLoad, now: float) -> None:
-        self.load = load
-        self.throttled_until = -math.inf
-        self.ready_time = now
-        self.drain_time = now
-        self._answered_at = -math.inf
-        self._drain = DrainRate()
-        self._agreed: tuple[Connection, int | None, int] | None = None
-
-    def version_for(self, connection: Connection, newest: int | None) -> int:
-        """The version of Produce to use on a connection, at most `newest`.
-
-        Raises:
-            BrokerError: UNSUPPORTED_VERSION, with both ranges.
-        """
-        agreed = self._agreed
-        if agreed is None or agreed[0] is not connection or agreed[1] != newest:
-            version = connection.version_of(ProduceRequest, newest)
-            agreed = self._agreed = connection, newest, version
-        return agreed[2]
-
-    def wait(self, now: float) -> None:
-        """A batch is due for it and cannot be sent."""
-        self.ready_time = now
-        if self.load.not_ready_since < 0:
-            self.load.not_ready_since = now
-
-    def take(self, now: float) -> None:
-        """A batch is due for it and can be sent."""
-        self.ready_time = self.drain_time = now
-
-    def rest(self) -> None:
-        """A request was sent to it, or nothing is due for it."""
-        self.load.not_ready_since = -1.0
-
-    def acknowledge(self, size: int, sent_at: float, now: float) -> None:
-        """It answered a request with `size` bytes of records."""
-        busy_since = max(sent_at, self._answered_at)
-        load = self.load
-        load.latency = smoothed(load.latency, now - sent_at, now - load.last_acknowledged)
-        load.drain_rate = self._drain.add(size, now - busy_since)
-        load.last_acknowledged = now
-        self._answered_at = now
-
-    def is_unavailable(self, now: float, timeout: float, is_idle_time_counted: bool) -> bool:
-        """Whether it accepted no batch for more than `timeout` seconds."""
-        if is_idle_time_counted:  # in whole milliseconds, as in Java
-            return round((self.ready_time - self.drain_time) * 1000) > round(timeout * 1000)
-        return 0 <= self.load.not_ready_since < now - timeout
-
-
-class _Sent:
-    """One Produce request in flight.
-
-    Attributes:
-        batches: by topic (its name or id, depending on the version) and partition.
-        size: bytes of its batches.
-    """
-
-    __slots__ = ("at", "batches", "connection", "size", "version")
-
-    def __init__(self, connection: Connection, version: int, at: float) -> None:
-        self.connection = connection
-        self.batches: dict[tuple[str | bytes, int], Batch] = {}
-        self.size = 0
-        self.version = version
-        self.at = at
 
 
 class Sender:
@@ -494,45 +356,19 @@ class Sender:
     ) -> None:
         newest = self._identity.last_produce_version
         if newest is None and self._has_topic_without_id:
-            newest = _LAST_VERSION_BY_NAME
+            newest = LAST_VERSION_BY_NAME
         try:
             version = node.version_for(connection, newest)
         except BrokerError as error:
             for batch in batches:
                 self._fail(batch, error)
             return
-        identity, metrics, views = self._identity, self._metrics, self._views
-        is_transactional = identity.is_transactional
-        by_id = version > _LAST_VERSION_BY_NAME
-        sent = _Sent(connection, version, now)
-        topics: dict[str, TopicProduceData] = {}
-        records = 0
-        for batch in batches:
-            queue = batch.queue
-            name, partition = queue.topic, queue.partition
-            producer_id, epoch, sequence = identity.number(batch)
-            built = batch.builder.build(producer_id, epoch, sequence, NO_EPOCH, is_transactional)
-            size = len(built)
-            attempts = batch.attempts = batch.attempts + 1
-            if attempts == 1 and size != batch.size:
-                _observe_compression(queue, size, batch.size)
-            metrics.batch_sent(name, batch, size, attempts == 1)
-            sent.size += size
-            records += batch.count
-            topic = topics.get(name)
-            if topic is None:
-                topic = topics[name] = (
-                    TopicProduceData(topic_id=views[name].topic_id, partition_data=[])
-                    if by_id
-                    else TopicProduceData(name=name, partition_data=[])
-                )
-            topic.partition_data.append(PartitionProduceData(index=partition, records=built))
-            sent.batches[topic.topic_id if by_id else name, partition] = batch
+        sent = SentBatches(connection, version, now)
         request = ProduceRequest(
-            transactional_id=identity.transactional_id,
+            transactional_id=self._identity.transactional_id,
             acks=self._options.acks,
             timeout_ms=self._timeout_ms,
-            topic_data=list(topics.values()),
+            topic_data=sent.build(batches, self._identity, self._views, self._metrics),
         )
         before = connection.bytes_sent
         if self._options.acks == 0:
@@ -541,8 +377,8 @@ class Sender:
                 self._complete(batch, NO_OFFSET, NO_TIMESTAMP)
         else:
             connection.send(request, version, partial(self._answered, sent))
-        metrics.request_sent(
-            connection.node.id, connection.bytes_sent - before, records, len(batches)
+        self._metrics.request_sent(
+            connection.node.id, connection.bytes_sent - before, sent.records, len(batches)
         )
 
     def _leader_of(self, queue: PartitionQueue) -> int:
@@ -551,14 +387,14 @@ class Sender:
     # responses
 
     def _answered(
-        self, sent: _Sent, response: ProduceResponse | None, error: KafkaError | None
+        self, sent: SentBatches, response: ProduceResponse | None, error: KafkaError | None
     ) -> None:
         now = self._loop.time()
         node_id = sent.connection.node.id
         if response is None:
             reason = error or Unavailable(f"{sent.connection.node} did not answer")
             self._metadata.request_update()
-            for batch in sent.batches.values():
+            for batch in sent.unanswered.values():
                 self._came_back(batch, None, reason, node_id, now)
             self.wake()
             return
@@ -570,30 +406,22 @@ class Sender:
         metrics = self._metrics
         metrics.response_received(node_id, sent.connection.response_bytes, now - sent.at)
         metrics.throttled(throttle)
-        by_id = sent.version > _LAST_VERSION_BY_NAME
-        batches = sent.batches
         refused: list[tuple[Batch, PartitionProduceResponse]] = []
-        for topic in response.responses:
-            name = topic.topic_id if by_id else topic.name
-            for answer in topic.partition_responses:
-                key = name, answer.index
-                if key not in batches:
-                    continue
-                batch = batches.pop(key)
-                if answer.error_code in _STORED:
-                    self._complete(batch, answer.base_offset, answer.log_append_time_ms)
-                else:
-                    refused.append((batch, answer))
+        for batch, answer in sent.answers(response):
+            if answer.error_code in _STORED:
+                self._complete(batch, answer.base_offset, answer.log_append_time_ms)
+            else:
+                refused.append((batch, answer))
         if refused:
             self._refused(sent, response, refused, now)
-        for batch in batches.values():
+        for batch in sent.unanswered.values():
             missing = Unavailable(f"{sent.connection.node} did not answer for {batch.queue}")
             self._came_back(batch, None, missing, node_id, now)
         self.wake()
 
     def _refused(
         self,
-        sent: _Sent,
+        sent: SentBatches,
         response: ProduceResponse,
         refused: list[tuple[Batch, PartitionProduceResponse]],
         now: float,
@@ -601,12 +429,10 @@ class Sender:
         self._learn_leaders(response, refused)
         node = sent.connection.node
         for batch, answer in refused:
-            code = error_code(answer.error_code)
-            if code.refreshes_metadata:
+            error = read_refusal(batch, answer, node)
+            if error.code.refreshes_metadata:
                 self._metadata.request_update()
-            subject = f"{batch.queue} on {node}, attempt {batch.attempts}"
-            error = _read_refusal(code, batch, answer, subject)
-            self._came_back(batch, code, error, node.id, now)
+            self._came_back(batch, error.code, error, node.id, now)
 
     def _learn_leaders(
         self, response: ProduceResponse, refused: list[tuple[Batch, PartitionProduceResponse]]
@@ -636,7 +462,7 @@ class Sender:
             return
         queue, options = batch.queue, self._options
         may_retry = self._identity.refused(batch, code)
-        if code in _TOO_LARGE and batch.count > 1:
+        if code in TOO_LARGE and batch.count > 1:
             self._split(batch, now)
             return
         if may_retry is None:
@@ -764,35 +590,3 @@ def _is_behind(batch: Batch) -> bool:
 
 def _attempts(batch: Batch) -> str:
     return "1 attempt" if batch.attempts == 1 else f"{batch.attempts} attempts"
-
-
-def _observe_compression(queue: PartitionQueue, built: int, size: int) -> None:
-    """Kafka's running estimate: rises fast, falls slowly (`CompressionRatioEstimator`)."""
-    if built == size or size <= HEADER_BYTES:
-        return
-    topic = queue.topic_queues
-    ratio, observed = topic.compression_ratio, built / size
-    if observed > ratio:
-        topic.compression_ratio = max(ratio + 0.05, observed)
-    elif observed < ratio:
-        topic.compression_ratio = max(ratio - 0.005, observed)
-
-
-def _read_refusal(
-    code: ErrorCode, batch: Batch, answer: PartitionProduceResponse, subject: str
-) -> BrokerError:
-    """The error of a refused batch, with the records that caused it (KIP-467)."""
-    message = answer.error_message or ""
-    if code in _TOO_LARGE:
-        message = (
-            f"a record of {batch.size} bytes, its batch's header included, is larger than the topic"
-            " accepts; raise the topic's max.message.bytes, or the brokers' message.max.bytes, and"
-            " this producer's max.request.size if that is smaller"
-        )
-    elif answer.record_errors:
-        at_fault = {
-            each.batch_index: each.batch_index_error_message or message
-            for each in answer.record_errors
-        }
-        return BatchRefused(code, message, subject, at_fault)
-    return BrokerError(code, message, subject)

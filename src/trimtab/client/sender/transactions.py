@@ -5,8 +5,9 @@
       a partition's first batch:           every batch acknowledged, then
       AddPartitionsToTxn ─▶ Produce        EndTxn ─▶ the coordinator writes markers
 
-`transaction_state` decides which call is allowed when, and how severe an error is. This module
-sends the requests. All of it runs on the producer's loop.
+`transaction_state` decides which call is allowed when, and how severe an error is;
+`transaction_requests` sends the requests. All of it runs on the producer's loop. This file has more
+than 600 lines because the calls, the sender's questions and all errors change one state.
 
 **Two protocols.** Until Kafka 4.0 the producer adds partitions and groups to its transaction at the
 coordinator before it uses them. If the cluster's `transaction.version` is 2 (KIP-890), leaders and
@@ -34,14 +35,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.connections import Connections
-from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink
 from trimtab.client.sender.group_offsets import (
     ConsumerGroup,
     OffsetAndMetadata,
@@ -49,14 +49,8 @@ from trimtab.client.sender.group_offsets import (
     checked_offsets,
 )
 from trimtab.client.sender.identity import Identity
-from trimtab.client.sender.prepared import (
-    OLDER_END_TXN,
-    PreparedTransaction,
-    ProducerIdentity,
-    checked_identity,
-    verdict_of,
-)
-from trimtab.client.sender.transaction_refusals import refusal_of_offsets, refusal_of_partitions
+from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity, checked_identity
+from trimtab.client.sender.transaction_requests import MemberUnsupported, TransactionRequests
 from trimtab.client.sender.transaction_state import (
     ABORT,
     BEGIN,
@@ -81,18 +75,6 @@ from trimtab.errors import (
     UsageError,
 )
 from trimtab.records import TopicPartition
-from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from trimtab.wire.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-)
-from trimtab.wire.messages.end_txn import EndTxnRequest
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
-from trimtab.wire.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
 from trimtab.wire.sentinels import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 if TYPE_CHECKING:
@@ -100,19 +82,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("trimtab.client")
 
-# The newest versions of the older protocol. Later ones belong to `transaction.version` 2; of
-# AddPartitionsToTxn, to brokers.
 _OLDER_PRODUCE = 11
-_OLDER_ADD_PARTITIONS = 3
-_OLDER_OFFSET_COMMIT = 4
-_MEMBER_SINCE = 3
-"""From this version TxnOffsetCommit names the group member that commits (KIP-447)."""
-_EPOCH_BUMP_SINCE = 3
-"""From this version InitProducerId raises an epoch without fencing newer producers (KIP-360)."""
-_STABLE_INIT = 5
-_TWO_PHASE_INIT = 6
-"""In this version InitProducerId can request transactions without time limit (KIP-939)."""
-_NO_TIMEOUT_MS = 2**31 - 1
+"""The newest version of Produce in the older protocol."""
 
 _MARKER_WRITE_SECONDS = 0.003
 """Seconds that brokers usually need to write a transaction's markers. A producer that begins the
@@ -165,7 +136,8 @@ class _OffsetCommit(NamedTuple):
 class Transactions(Identity):
     """The identity of a transactional producer: its transactions, and when a batch may be sent.
 
-    Each of `init`, `send_offsets`, `commit` and `abort` waits up to `max.block.ms`, then raises
+    The calls are those of `ProducerCalls`, which has their arguments and errors. `init`,
+    `send_offsets`, `prepare`, `commit` and `abort` wait up to `max.block.ms`, then raise
     Unavailable while the work goes on: a second call waits for the outcome of the same work.
 
     Args:
@@ -194,9 +166,10 @@ class Transactions(Identity):
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._lifecycle = Lifecycle()
-        self._take_id(options.transactional_id)
-        self._groups: dict[str, CoordinatorLink] = {}
-        self._in_version_2 = False
+        self.transactional_id: str = options.transactional_id
+        self._requests = TransactionRequests(
+            connections, options.transactional_id, options.timeout, options.backoff, random
+        )
         self._is_two_phase = False
         self._is_shared = False
         self._is_epoch_used = False
@@ -206,16 +179,6 @@ class Transactions(Identity):
         self._adding: asyncio.Task[None] | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._forget_transaction()
-
-    def _take_id(self, transactional_id: str) -> None:
-        self.transactional_id: str = transactional_id
-        self._coordinator = CoordinatorLink(
-            self._connections,
-            CoordinatorKind.TRANSACTION,
-            transactional_id,
-            self._options.backoff,
-            self._random,
-        )
 
     def _forget_transaction(self) -> None:
         self._added: set[PartitionQueue] = set()
@@ -236,33 +199,23 @@ class Transactions(Identity):
         return self._lifecycle.refusal(SEND)
 
     async def init(self, after: ProducerIdentity | None = None) -> ProducerIdentity:
-        """Take over the transactional id: fence its older producers, and abort their open
-        transaction. Called once, before the first transaction.
+        """Take over the transactional id (`ProducerCalls.init_transactions`)."""
+        before = (
+            ProducerIdentity(self.transactional_id, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+            if after is None
+            else self._checked_own(after)
+        )
+        await self._run_call(INIT, lambda: self._init(before))
+        return self._own
 
-        Args:
-            after: take over only if this is the newest producer of the id; otherwise raise
-                PRODUCER_FENCED (KIP-360).
-
-        Raises:
-            BrokerError: the coordinator refuses; after the cause is corrected, may be repeated.
-            Unavailable: not done within `max.block.ms`; may be repeated.
-            UsageError: already initialized.
-        """
-        before = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
-        if after is not None:
-            before = self._checked_own(after).numbers
-        await self._run_call(INIT, lambda: self._init(*before))
+    @property
+    def _own(self) -> ProducerIdentity:
         return ProducerIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
 
     async def resume(self, identity: ProducerIdentity) -> None:
         """Use an identity that another process got from `init`.
 
-        Sends no request: the coordinator refuses the first one if there is a newer producer. Each
-        partition may be sent to by only one of the producers that share the identity. Closing does
-        not abort an open transaction, because other processes may share it.
-
-        Raises:
-            UsageError: the identity has another transactional id, or this producer has one.
+        Sends no request: the coordinator refuses the first one if there is a newer producer.
         """
         numbers = self._checked_own(identity).numbers
         self._check(INIT)
@@ -281,37 +234,24 @@ class Transactions(Identity):
         return identity
 
     def change_id(self, transactional_id: str) -> None:
-        """Be what a new producer with this id is; what is prepared stays prepared.
-
-        Raises:
-            UsageError: a transaction is open, or a call has not ended.
-            TransactionError: the producer has failed for good.
-        """
+        """Be what a new producer with this id is; what is prepared stays prepared."""
         self._check(RENAME)
-        self._take_id(transactional_id)
+        self.transactional_id = transactional_id
+        self._requests.change_id(transactional_id)
         self._is_shared = self._is_epoch_used = False
         self._forget_transaction()
         self._move(State.UNINITIALIZED)
 
     async def begin(self, two_phase: bool = False) -> None:
-        """Begin a transaction, which all records sent from now on belong to.
-
-        Args:
-            two_phase: whether `prepare` may be called; always allowed with
-                `transaction.two.phase.commit.enable`.
-
-        Raises:
-            UsageError: not initialized, or a transaction is open.
-            TransactionError: the last transaction failed.
-        """
+        """Begin a transaction, which all records sent from now on belong to."""
         self._check(BEGIN)
         self._is_two_phase = two_phase or self._options.timeout is None
-        is_version_2 = self._coordinator.feature("transaction.version") >= 2
+        is_version_2 = self._requests.supports_version_2
         if is_version_2 and not self._is_two_phase and self._is_epoch_used:
             await self._renew_epoch()
             self._check(BEGIN)
-        self._in_version_2 = is_version_2 and not self._is_two_phase
-        self.last_produce_version = None if self._in_version_2 else _OLDER_PRODUCE
+        self._requests.in_version_2 = is_version_2 and not self._is_two_phase
+        self.last_produce_version = None if self._requests.in_version_2 else _OLDER_PRODUCE
         self._move(State.IN_TRANSACTION)
 
     async def _renew_epoch(self) -> None:
@@ -322,7 +262,7 @@ class Transactions(Identity):
         """
         try:
             async with asyncio.timeout(self._options.max_block):
-                self.renew(*await self._fetch_identity(self.producer_id, self.producer_epoch))
+                self.renew(*await self._requests.init(self._own))
         except TimeoutError:
             raise Unavailable(
                 f"{BEGIN}() has no new epoch after {self._options.max_block:g} s (max.block.ms);"
@@ -338,17 +278,7 @@ class Transactions(Identity):
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
         group: ConsumerGroup | str,
     ) -> None:
-        """Commit a consumer group's offsets as part of the transaction (KIP-447).
-
-        Args:
-            offsets: the offset of the next record to read, by partition.
-            group: the consumer's membership; a group id alone fences no former member.
-
-        Raises:
-            UsageError: no transaction is open, or an argument is not as above.
-            TransactionError: the commit failed, and the transaction with it; abort it.
-            Unavailable: not done within `max.block.ms`; may be repeated.
-        """
+        """Commit a consumer group's offsets as part of the transaction (KIP-447)."""
         self._check(SEND_OFFSETS)
         wanted = checked_offsets(offsets)
         member = checked_group(group)
@@ -366,15 +296,7 @@ class Transactions(Identity):
                 self._offset_commits.remove(commit)
 
     async def prepare(self) -> PreparedTransaction:
-        """Send the buffered records, then leave the end to `complete_transaction`.
-
-        This producer can then only `commit` or `abort`; any process can call `complete`.
-
-        Raises:
-            TransactionError: it cannot be committed; says whether to abort it or close.
-            Unavailable: not done within `max.block.ms`; may be repeated.
-            UsageError: no transaction is open, or it was not begun with `two_phase`.
-        """
+        """Send the buffered records, then leave the end to `complete_transaction`."""
         if self.state is State.IN_TRANSACTION and not self._is_two_phase:
             raise UsageError(
                 f"{PREPARE}(): the transaction was not begun for two phases; begin it with"
@@ -384,35 +306,18 @@ class Transactions(Identity):
         return self._prepared()
 
     def _prepared(self) -> PreparedTransaction:
-        return PreparedTransaction(
-            self.transactional_id,
-            self.producer_id,
-            self.producer_epoch,
-            is_empty=not self._may_have_begun,
-        )
+        return PreparedTransaction(*self._own, is_empty=not self._may_have_begun)
 
     def holds(self, prepared: PreparedTransaction) -> bool:
         """Whether this producer has prepared that transaction and not ended it."""
         return self.state is State.PREPARED and self._prepared() == prepared
 
     async def commit(self) -> None:
-        """Send the buffered records, and commit once all of them are acknowledged.
-
-        Raises:
-            TransactionError: it cannot be committed; says whether to abort it or close.
-            Unavailable: not done within `max.block.ms`; may be repeated.
-            UsageError: no transaction is open.
-        """
+        """Send the buffered records, and commit once all of them are acknowledged."""
         await self._run_call(COMMIT, self._commit)
 
     async def abort(self) -> None:
-        """Drop the unsent records, and abort the transaction.
-
-        Raises:
-            TransactionError: fatal; close the producer.
-            Unavailable: not done within `max.block.ms`; may be repeated.
-            UsageError: no transaction is open.
-        """
+        """Drop the unsent records, and abort the transaction."""
         await self._run_call(ABORT, self._abort)
 
     @property
@@ -457,7 +362,7 @@ class Transactions(Identity):
         if self.state in _OPEN:
             if queue in self._added:
                 return True
-            if self._in_version_2:
+            if self._requests.in_version_2:
                 if not self._may_have_begun and self._loop.time() < self._markers_written_at:
                     self._loop.call_at(self._markers_written_at, self.wake)
                     return False
@@ -519,7 +424,7 @@ class Transactions(Identity):
 
     def _is_to_be_dropped(self, batch: Batch) -> bool:
         """Whether this waiting batch of a failed transaction is dropped at once."""
-        return self._in_version_2 or batch.base_sequence < 0
+        return self._requests.in_version_2 or batch.base_sequence < 0
 
     def _drop(self) -> None:
         if self.state in _FAILED:
@@ -556,7 +461,7 @@ class Transactions(Identity):
             self._loop.call_soon(self.fail, failure)
         elif self.state in _OPEN:
             self._move(State.ABORTABLE_ERROR, explain(cause))
-            logger.info("%s: the transaction failed: %s", self._coordinator, cause)
+            logger.info("%s: the transaction failed: %s", self._requests, cause)
             self._loop.call_soon(self._drop)
         if self._flushing is not None:
             self._flushing.cancel()
@@ -581,9 +486,7 @@ class Transactions(Identity):
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         done, _ = await asyncio.wait([task], timeout=self._options.max_block)
         if not done:
-            links = (self._coordinator, *self._groups.values())
-            troubles = [str(link.trouble) for link in links if link.trouble is not None]
-            trouble = "; ".join(troubles) or "records are not acknowledged yet"
+            trouble = "; ".join(self._requests.troubles) or "records are not acknowledged yet"
             raise Unavailable(
                 f"{call}() is not done after {self._options.max_block:g} s (max.block.ms):"
                 f" {trouble}; it goes on, call it again to wait for it"
@@ -592,10 +495,10 @@ class Transactions(Identity):
             raise Unavailable(f"{call}(): the producer was closed meanwhile")
         task.result()
 
-    async def _init(self, producer_id: int, producer_epoch: int) -> None:
+    async def _init(self, before: ProducerIdentity) -> None:
         self._move(State.INITIALIZING)
         try:
-            self.renew(*await self._fetch_identity(producer_id, producer_epoch))
+            self.renew(*await self._requests.init(before))
         except KafkaError as error:
             self._move(State.UNINITIALIZED)
             raise explain(error) from error
@@ -636,7 +539,7 @@ class Transactions(Identity):
             if self._may_have_begun and not is_forgotten:
                 await self._end(commits=False)
             if self._must_raise_epoch:
-                self.renew(*await self._fetch_identity(self.producer_id, self.producer_epoch))
+                self.renew(*await self._requests.init(self._own))
         except KafkaError as error:
             self._fail(error, is_fatal=True)
             raise self._lifecycle.failure() from error
@@ -683,59 +586,9 @@ class Transactions(Identity):
             return self._lifecycle.failure()
         return TransactionError(f"the transaction was ended meanwhile, with {ABORT}()")
 
-    async def _fetch_identity(self, producer_id: int, producer_epoch: int) -> tuple[int, int]:
-        """A new epoch from the coordinator: with NO_PRODUCER_ID always, or only if the given id and
-        epoch are the newest."""
-
-        def request(version: int) -> InitProducerIdRequest:
-            if producer_id != NO_PRODUCER_ID and version < _EPOCH_BUMP_SINCE:
-                raise BrokerError(
-                    ErrorCode.UNSUPPORTED_VERSION,
-                    "records were lost, and brokers before Kafka 2.5 cannot raise the epoch of a"
-                    " running producer (KIP-360)",
-                    str(self._coordinator),
-                )
-            if is_endless and version < _TWO_PHASE_INIT:
-                raise BrokerError(
-                    ErrorCode.UNSUPPORTED_VERSION,
-                    "its broker does not support two-phase commit (KIP-939); set"
-                    " transaction.two.phase.commit.enable=true there, and on Apache Kafka 4.3"
-                    " unstable.api.versions.enable=true, or leave the producer's option out: then"
-                    " prepared transactions last transaction.timeout.ms",
-                    str(self._coordinator),
-                )
-            return InitProducerIdRequest(
-                transactional_id=self.transactional_id,
-                transaction_timeout_ms=_NO_TIMEOUT_MS if timeout is None else round(timeout * 1000),
-                producer_id=producer_id,
-                producer_epoch=producer_epoch,
-                enable2_pc=is_endless,
-            )
-
-        timeout = self._options.timeout
-        is_endless = timeout is None
-        response = await self._coordinator.ask(
-            InitProducerIdRequest,
-            request,
-            verdict_of,
-            at_most=_TWO_PHASE_INIT if is_endless else _STABLE_INIT,
-        )
-        return response.producer_id, response.producer_epoch
-
     async def _end(self, *, commits: bool) -> None:
-        def request(version: int) -> EndTxnRequest:
-            return EndTxnRequest(
-                transactional_id=self.transactional_id,
-                producer_id=self.producer_id,
-                producer_epoch=self.producer_epoch,
-                committed=commits,
-            )
-
-        at_most = None if self._in_version_2 else OLDER_END_TXN
         try:
-            response = await self._coordinator.ask(
-                EndTxnRequest, request, verdict_of, at_most=at_most
-            )
+            response = await self._requests.end(self._own, commits)
         except BrokerError as error:
             if commits:
                 raise
@@ -746,7 +599,7 @@ class Transactions(Identity):
                 return
             raise
         self._markers_written_at = self._loop.time() + _MARKER_WRITE_SECONDS
-        self._is_epoch_used = not self._in_version_2
+        self._is_epoch_used = not self._requests.in_version_2
         if response.producer_id != NO_PRODUCER_ID:
             self.renew(response.producer_id, response.producer_epoch)
             self._must_raise_epoch = False
@@ -759,13 +612,8 @@ class Transactions(Identity):
             while self._wanted and self.state in _OPEN:
                 asked = list(self._wanted)
                 self._may_have_begun = True
-                request = self._add_partitions(asked)
-                await self._coordinator.ask(
-                    AddPartitionsToTxnRequest,
-                    lambda version, request=request: request,  # type: ignore[misc]
-                    refusal_of_partitions,
-                    at_most=_OLDER_ADD_PARTITIONS,
-                    check=self._check_open,
+                await self._requests.add_partitions(
+                    self._own, [(queue.topic, queue.partition) for queue in asked], self._check_open
                 )
                 self._has_begun = True
                 for queue in asked:
@@ -782,100 +630,20 @@ class Transactions(Identity):
         finally:
             self._adding = None
 
-    def _add_partitions(self, queues: Collection[PartitionQueue]) -> AddPartitionsToTxnRequest:
-        topics: dict[str, list[int]] = {}
-        for queue in queues:
-            topics.setdefault(queue.topic, []).append(queue.partition)
-        return AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=self.transactional_id,
-            v3_and_below_producer_id=self.producer_id,
-            v3_and_below_producer_epoch=self.producer_epoch,
-            v3_and_below_topics=[
-                AddPartitionsToTxnTopic(name=name, partitions=partitions)
-                for name, partitions in topics.items()
-            ],
-        )
-
     async def _send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroup
     ) -> None:
-        link = self._groups.get(group.group_id)
-        if link is None:
-            link = self._groups[group.group_id] = CoordinatorLink(
-                self._connections,
-                CoordinatorKind.GROUP,
-                group.group_id,
-                self._options.backoff,
-                self._random,
-            )
         self._may_have_begun = True
         try:
-            if not self._in_version_2:
-                await self._coordinator.ask(
-                    AddOffsetsToTxnRequest,
-                    lambda version: AddOffsetsToTxnRequest(
-                        transactional_id=self.transactional_id,
-                        producer_id=self.producer_id,
-                        producer_epoch=self.producer_epoch,
-                        group_id=group.group_id,
-                    ),
-                    verdict_of,
-                    check=self._check_open,
-                )
+            if not self._requests.in_version_2:
+                await self._requests.add_group(self._own, group, self._check_open)
                 self._has_begun = True
-            await link.ask(
-                TxnOffsetCommitRequest,
-                lambda version: self._commit_offsets(offsets, group, version),
-                refusal_of_offsets,
-                at_most=None if self._in_version_2 else _OLDER_OFFSET_COMMIT,
-                check=self._check_open,
-            )
+            await self._requests.commit_offsets(self._own, offsets, group, self._check_open)
             self._has_begun = True
         except TransactionError:
             raise
         except KafkaError as error:
             # Not fatal: without naming the member the offsets can still be committed.
-            is_unsupported = isinstance(error, _MemberUnsupported)
+            is_unsupported = isinstance(error, MemberUnsupported)
             self._fail(error, is_fatal_from_coordinator(error) and not is_unsupported)
             raise self._ended() from error
-
-    def _commit_offsets(
-        self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        group: ConsumerGroup,
-        version: int,
-    ) -> TxnOffsetCommitRequest:
-        if version < _MEMBER_SINCE and group != ConsumerGroup(group.group_id):
-            raise _MemberUnsupported(
-                ErrorCode.UNSUPPORTED_VERSION,
-                "brokers before Kafka 2.5 do not check the member that commits (KIP-447); give the"
-                " group's id alone, and a transactional.id to each partition that is read",
-                f"group {group.group_id}",
-            )
-        topics: dict[str, TxnOffsetCommitRequestTopic] = {}
-        for partition, position in offsets.items():
-            topic = topics.setdefault(
-                partition.topic, TxnOffsetCommitRequestTopic(name=partition.topic, partitions=[])
-            )
-            topic.partitions.append(
-                TxnOffsetCommitRequestPartition(
-                    partition_index=partition.partition,
-                    committed_offset=position.offset,
-                    committed_leader_epoch=position.leader_epoch,
-                    committed_metadata=position.metadata,
-                )
-            )
-        return TxnOffsetCommitRequest(
-            transactional_id=self.transactional_id,
-            group_id=group.group_id,
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-            generation_id=group.generation_id,
-            member_id=group.member_id,
-            group_instance_id=group.group_instance_id,
-            topics=list(topics.values()),
-        )
-
-
-class _MemberUnsupported(BrokerError):
-    """The group's coordinator is too old to check the member."""

@@ -32,7 +32,7 @@ from trimtab.client.partitioner.murmur2_cy import partition_for_key
 from trimtab.client.partitioner.per_record import RoundRobinPartitioner
 from trimtab.client.partitioner.sticky import StickyPartitioner
 from trimtab.client.producer import AsyncProducer
-from trimtab.client.sender.sender import NodeRecord
+from trimtab.client.sender.node_record import NodeRecord
 from trimtab.client.topic_view import TopicView
 from trimtab.cluster import Cluster
 from trimtab.errors import UsageError

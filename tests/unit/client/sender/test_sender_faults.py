@@ -16,7 +16,7 @@ from tests.unit.client.scripted_produce import ProduceCluster
 from trimtab.client.metrics_cy import ProducerMetrics
 from trimtab.client.producer import AsyncProducer
 from trimtab.client.sender.identity import LAST_EPOCH
-from trimtab.client.sender.sender import DrainRate, NodeRecord, smoothed
+from trimtab.client.sender.node_record import DrainRate, NodeRecord, smoothed
 from trimtab.errors import AuthenticationFailed, BrokerError, ErrorCode, Unavailable
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest

@@ -13,7 +13,7 @@ import pytest
 
 from trimtab import Admin, Cluster, Producer
 from trimtab.blocking.consumer import Consumer
-from trimtab.client.fetcher.fetcher import Batches
+from trimtab.client.fetcher.plan import Batches
 from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
 from trimtab.records import TopicPartition
 from trimtab.spark.options.source import SourceOptions, read_options

@@ -1,10 +1,10 @@
-"""Answers about several partitions: which refusal decides (`sender/transaction_refusals.py`)."""
+"""Answers about several partitions: which refusal decides (`sender/transaction_requests.py`)."""
 
 from __future__ import annotations
 
 import pytest
 
-from trimtab.client.sender.transaction_refusals import refusal_of_offsets, refusal_of_partitions
+from trimtab.client.sender.transaction_requests import refusal_of_offsets, refusal_of_partitions
 from trimtab.errors import ErrorCode
 from trimtab.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.client.scripted_broker import batch
-from trimtab.client.fetcher.fetcher import (
+from trimtab.client.fetcher.offsets import Isolation
+from trimtab.client.fetcher.plan import (
     Assignment,
     Batches,
     Fetched,
@@ -20,7 +21,6 @@ from trimtab.client.fetcher.fetcher import (
     PartitionFetch,
     without_aborted,
 )
-from trimtab.client.fetcher.offsets import Isolation
 from trimtab.client.network.backoff import Backoff
 from trimtab.errors import BrokerError, CorruptData, ErrorCode, KafkaError
 from trimtab.records import TopicPartition
