@@ -6,6 +6,7 @@ Hypothesis has no deadlines.
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import re
 import signal
@@ -53,6 +54,17 @@ SHARED = ("apache_kafka", "two_phase_kafka")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the tests on each shared Apache Kafka last, since also an idle one takes CPU time."""
     items.sort(key=lambda item: [name in getattr(item, "fixturenames", ()) for name in SHARED])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in the virtual time of its fixture `world`."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    fixtures = pyfuncitem.funcargs
+    names = inspect.signature(pyfuncitem.obj).parameters
+    fixtures["world"].run(pyfuncitem.obj(**{name: fixtures[name] for name in names}))
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -119,18 +119,15 @@ def test_a_finished_delivery_answers_in_a_callback(cluster: Cluster) -> None:
         assert offsets == [first.result().offset, first.result().offset + 1]
 
 
-def test_an_unfinished_delivery_is_to_be_awaited_on_its_loop(kafka: ProduceCluster) -> None:
-    async def scenario() -> None:
-        async with kafka.producer() as producer:
-            delivery = await producer.send("topic", b"x")
-            for ask in (delivery.result, delivery.exception, lambda: delivery.result(60)):
-                with pytest.raises(UsageError, match="in a coroutine `await` it"):
-                    ask()
-            await delivery
-            assert delivery.result().offset == 0
-            assert delivery.exception() is None
-
-    kafka.world.run(scenario())
+async def test_an_unfinished_delivery_is_to_be_awaited_on_its_loop(kafka: ProduceCluster) -> None:
+    async with kafka.producer() as producer:
+        delivery = await producer.send("topic", b"x")
+        for ask in (delivery.result, delivery.exception, lambda: delivery.result(60)):
+            with pytest.raises(UsageError, match="in a coroutine `await` it"):
+                ask()
+        await delivery
+        assert delivery.result().offset == 0
+        assert delivery.exception() is None
 
 
 def test_a_partitioner_may_ask_and_use_its_own_producer(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""Topics as in metadata, and a cluster that stores produced records."""
+"""Topics as in metadata, virtual time, and clusters in it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from tests.unit.client.scripted_produce import ProduceCluster, make_produce_cluster
+from tests.unit.client.scripted_transactions import TransactionCluster, make_transaction_cluster
 from trimtab.client.topic_view import PartitionView, TopicView
 from trimtab.sim.world import World
 
@@ -34,7 +35,18 @@ def make_view() -> MakeView:
 
 
 @pytest.fixture
-def kafka() -> Iterator[ProduceCluster]:
+def world() -> Iterator[World]:
+    with World(seed=1) as world:
+        yield world
+
+
+@pytest.fixture
+def kafka(world: World) -> ProduceCluster:
     """Two brokers; each leads one partition of "topic"."""
-    with World(11) as world:
-        yield make_produce_cluster(world, 0, 1)
+    return make_produce_cluster(world, 0, 1)
+
+
+@pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
+def brokers(world: World, request: pytest.FixtureRequest) -> TransactionCluster:
+    """Two brokers that serve transactions, of each `transaction.version`."""
+    return make_transaction_cluster(world, request.param)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -379,14 +379,6 @@ class TransactionCluster:
         finally:
             await producer.close(timeout=5)
 
-    def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
-        async def run() -> None:
-            for broker in self.cluster.brokers.values():
-                await broker.start()
-            await scenario()
-
-        self.world.run(run())
-
 
 def make_transaction_cluster(
     world: World, level: int, versions: dict[RequestClass, tuple[int, int]] | None = None
@@ -394,4 +386,5 @@ def make_transaction_cluster(
     made = TransactionCluster(world, ScriptedCluster(world, {"topic": [0, 1]}), level)
     for node in range(2):
         made.broker(node, versions or {})
+        world.run(made.cluster.brokers[node].start())
     return made

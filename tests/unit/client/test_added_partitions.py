@@ -25,50 +25,42 @@ def asked_at(kafka: ProduceCluster) -> list[float]:
     return sorted(a.at for broker in brokers for a in broker.asked if a.api is MetadataRequest)
 
 
-def test_a_partition_that_was_added_is_found(kafka: ProduceCluster) -> None:
-    async def scenario() -> None:
-        async with kafka.producer() as producer:
-            await producer.send("topic", b"before", partition=0)
-            asyncio.get_running_loop().call_later(3.0, add_partition, kafka)
-            deliveries = await asyncio.gather(
-                *(producer.send("topic", b"%d" % n, partition=2) for n in range(3))
-            )
-            assert [(await each).partition for each in deliveries] == [2, 2, 2]
-            assert 3.0 <= asyncio.get_running_loop().time() - began < 5.0
-
+async def test_a_partition_that_was_added_is_found(kafka: ProduceCluster) -> None:
     began = kafka.world.loop.time()
-    kafka.world.run(scenario())
+    async with kafka.producer() as producer:
+        await producer.send("topic", b"before", partition=0)
+        asyncio.get_running_loop().call_later(3.0, add_partition, kafka)
+        deliveries = await asyncio.gather(
+            *(producer.send("topic", b"%d" % n, partition=2) for n in range(3))
+        )
+        assert [(await each).partition for each in deliveries] == [2, 2, 2]
+        assert 3.0 <= asyncio.get_running_loop().time() - began < 5.0
     assert kafka.stored[TopicPartition("topic", 2)] == [b"0", b"1", b"2"]
 
 
-def test_a_partition_that_never_comes_is_named_with_the_way_out(kafka: ProduceCluster) -> None:
-    async def scenario() -> None:
-        async with kafka.producer(max_block_ms=5000) as producer:
-            began = asyncio.get_running_loop().time()
-            with pytest.raises(Unavailable) as raised:
-                await producer.send("topic", b"", partition=2)
-            assert asyncio.get_running_loop().time() - began == pytest.approx(5.0, abs=0.01)
-            assert str(raised.value) == (
-                "partition 2 of topic topic is not there after 5 s (max.block.ms): the topic has"
-                " 2 partitions, 0 to 1; give one of these, or add partitions to the topic first"
-            )
-            await (await producer.send("topic", b"", partition=1))
+async def test_a_partition_that_never_comes_is_named_with_the_way_out(
+    kafka: ProduceCluster,
+) -> None:
+    async with kafka.producer(max_block_ms=5000) as producer:
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(Unavailable) as raised:
+            await producer.send("topic", b"", partition=2)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(5.0, abs=0.01)
+        assert str(raised.value) == (
+            "partition 2 of topic topic is not there after 5 s (max.block.ms): the topic has"
+            " 2 partitions, 0 to 1; give one of these, or add partitions to the topic first"
+        )
+        await (await producer.send("topic", b"", partition=1))
 
-    kafka.world.run(scenario())
 
-
-def test_many_waiting_sends_cause_one_request_with_back_off(kafka: ProduceCluster) -> None:
+async def test_many_waiting_sends_cause_one_request_with_back_off(kafka: ProduceCluster) -> None:
     """A thousand tasks, and 300 partitions: the cluster is asked a few times, and then no more."""
-
-    async def scenario() -> None:
-        async with kafka.producer(max_block_ms=20_000) as producer:
-            await producer.partitions_for("topic")
-            waiting = [producer.send("topic", b"", partition=2 + n % 300) for n in range(1000)]
-            errors = await asyncio.gather(*waiting, return_exceptions=True)
-            assert {type(error) for error in errors} == {Unavailable}
-            await asyncio.sleep(60)
-
-    kafka.world.run(scenario())
+    async with kafka.producer(max_block_ms=20_000) as producer:
+        await producer.partitions_for("topic")
+        waiting = [producer.send("topic", b"", partition=2 + n % 300) for n in range(1000)]
+        errors = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(error) for error in errors} == {Unavailable}
+        await asyncio.sleep(60)
     times = asked_at(kafka)
     assert len(times) < 35
     waits = [later - earlier for earlier, later in itertools.pairwise(times)]
@@ -76,29 +68,23 @@ def test_many_waiting_sends_cause_one_request_with_back_off(kafka: ProduceCluste
     assert times[-1] < kafka.world.loop.time() - 50
 
 
-def test_waiting_sends_end_when_the_producer_is_closed(kafka: ProduceCluster) -> None:
-    async def scenario() -> None:
-        async with kafka.producer() as producer:
-            await producer.partitions_for("topic")
-            waiting = asyncio.ensure_future(producer.send("topic", b"", partition=9))
-            await asyncio.sleep(1)
-            await producer.close()
-            with pytest.raises(UsageError, match="the producer is closed"):
-                await waiting
-
-    kafka.world.run(scenario())
+async def test_waiting_sends_end_when_the_producer_is_closed(kafka: ProduceCluster) -> None:
+    async with kafka.producer() as producer:
+        await producer.partitions_for("topic")
+        waiting = asyncio.ensure_future(producer.send("topic", b"", partition=9))
+        await asyncio.sleep(1)
+        await producer.close()
+        with pytest.raises(UsageError, match="the producer is closed"):
+            await waiting
 
 
-def test_a_negative_partition_is_refused_at_once(kafka: ProduceCluster) -> None:
-    async def scenario() -> None:
-        async with kafka.producer() as producer:
-            await producer.partitions_for("topic")
-            asked = len(asked_at(kafka))
-            with pytest.raises(UsageError, match="partition"):
-                await producer.send("topic", b"", partition=-1)
-            assert len(asked_at(kafka)) == asked
-
-    kafka.world.run(scenario())
+async def test_a_negative_partition_is_refused_at_once(kafka: ProduceCluster) -> None:
+    async with kafka.producer() as producer:
+        await producer.partitions_for("topic")
+        asked = len(asked_at(kafka))
+        with pytest.raises(UsageError, match="partition"):
+            await producer.send("topic", b"", partition=-1)
+        assert len(asked_at(kafka)) == asked
 
 
 @pytest.fixture

@@ -24,18 +24,15 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def test_awaiting_sends_lets_the_sender_run(kafka: ProduceCluster) -> None:
-    async def run() -> None:
-        async with kafka.producer(batch_size=1000, buffer_memory=1 << 30) as producer:
-            for partition in (0, 1):
-                await (await producer.send("topic", b"first", partition=partition))
-            for _ in range(5000):
-                await producer.send("topic", b"x" * 90)
-            node = producer._core.accumulator.node
-            assert node(0).in_flight_batches + node(1).in_flight_batches > 0
-            await producer.flush(timeout=10)
-
-    kafka.world.run(run())
+async def test_awaiting_sends_lets_the_sender_run(kafka: ProduceCluster) -> None:
+    async with kafka.producer(batch_size=1000, buffer_memory=1 << 30) as producer:
+        for partition in (0, 1):
+            await (await producer.send("topic", b"first", partition=partition))
+        for _ in range(5000):
+            await producer.send("topic", b"x" * 90)
+        node = producer._core.accumulator.node
+        assert node(0).in_flight_batches + node(1).in_flight_batches > 0
+        await producer.flush(timeout=10)
     assert sum(map(len, kafka.stored.values())) == 5002
 
 
@@ -129,54 +126,50 @@ def test_an_asynchronous_producer_is_refused_on_another_loop(cluster: Cluster) -
     asyncio.run(producer.close())
 
 
-def test_the_live_view_shows_how_records_are_spread(kafka: ProduceCluster) -> None:
-    async def run() -> None:
-        async with kafka.producer(linger_ms=60_000, batch_size=1000, acks="1") as producer:
-            with pytest.raises(UsageError, match="not known to this producer yet"):
-                producer.partitioning("topic")
-            await producer.partitions_for("topic")
+async def test_the_live_view_shows_how_records_are_spread(kafka: ProduceCluster) -> None:
+    async with kafka.producer(linger_ms=60_000, batch_size=1000, acks="1") as producer:
+        with pytest.raises(UsageError, match="not known to this producer yet"):
+            producer.partitioning("topic")
+        await producer.partitions_for("topic")
+        for _ in range(100):
+            await producer.send("topic", b"x" * 90)
+        await producer.send("topic", b"keyed", key=b"k")
+        view: Partitioning = producer.partitioning("topic")
+        assert view.topic == "topic"
+        assert view.partitioner == "BuiltInPartitioner"
+        assert view.current in (0, 1)
+        assert view.in_rack_share is None
+        first, second = view.partitions
+        assert (first.leader, second.leader) == (0, 1)
+        assert first.queued_batches + second.queued_batches >= 10
+        assert first.turns + second.turns >= view.switches >= 3
+        assert sum(p.weight or 0 for p in view.partitions) == pytest.approx(1)
+        assert first.excluded_because is None
+        keyed = 61 + 5 + 1 + 9
+        queued = first.queued_bytes + second.queued_bytes
+        assert queued - keyed <= first.chosen_bytes + second.chosen_bytes <= queued
+        await producer.flush()
+        after = producer.partitioning("topic").partitions
+        assert [p.queued_bytes + p.in_flight_bytes for p in after] == [0, 0]
+        assert after[0].chosen_bytes == first.chosen_bytes
+
+
+async def test_cancelling_a_send_that_waits_for_memory_leaves_the_line(
+    kafka: ProduceCluster,
+) -> None:
+    async with kafka.producer(buffer_memory=1000, batch_size=1000, acks="1") as producer:
+        await producer.partitions_for("topic")
+        for broker in kafka.cluster.brokers.values():
+            broker.stop()
+
+        async def send_many() -> None:
             for _ in range(100):
-                await producer.send("topic", b"x" * 90)
-            await producer.send("topic", b"keyed", key=b"k")
-            view: Partitioning = producer.partitioning("topic")
-            assert view.topic == "topic"
-            assert view.partitioner == "BuiltInPartitioner"
-            assert view.current in (0, 1)
-            assert view.in_rack_share is None
-            first, second = view.partitions
-            assert (first.leader, second.leader) == (0, 1)
-            assert first.queued_batches + second.queued_batches >= 10
-            assert first.turns + second.turns >= view.switches >= 3
-            assert sum(p.weight or 0 for p in view.partitions) == pytest.approx(1)
-            assert first.excluded_because is None
-            keyed = 61 + 5 + 1 + 9
-            queued = first.queued_bytes + second.queued_bytes
-            assert queued - keyed <= first.chosen_bytes + second.chosen_bytes <= queued
-            await producer.flush()
-            after = producer.partitioning("topic").partitions
-            assert [p.queued_bytes + p.in_flight_bytes for p in after] == [0, 0]
-            assert after[0].chosen_bytes == first.chosen_bytes
+                await producer.send("topic", b"x" * 100)
 
-    kafka.world.run(run())
-
-
-def test_cancelling_a_send_that_waits_for_memory_leaves_the_line(kafka: ProduceCluster) -> None:
-    async def run() -> None:
-        async with kafka.producer(buffer_memory=1000, batch_size=1000, acks="1") as producer:
-            await producer.partitions_for("topic")
-            for broker in kafka.cluster.brokers.values():
-                broker.stop()
-
-            async def send_many() -> None:
-                for _ in range(100):
-                    await producer.send("topic", b"x" * 100)
-
-            task = asyncio.create_task(send_many())
-            await asyncio.sleep(1)
-            memory = producer._core.accumulator.memory
-            assert memory.waiting == 1
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            assert memory.waiting == 0
-
-    kafka.world.run(run())
+        task = asyncio.create_task(send_many())
+        await asyncio.sleep(1)
+        memory = producer._core.accumulator.memory
+        assert memory.waiting == 1
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert memory.waiting == 0

@@ -350,34 +350,29 @@ def test_an_open_transaction_is_aborted_and_logged(caplog: pytest.LogCaptureFixt
                     await producer._core.close_unattended(30.0)
                 assert [delivery.done() for delivery in deliveries] == [True] * 5
 
-        brokers.run(scenario)
+        brokers.world.run(scenario())
         assert brokers.decisions in ([], [False])
         assert all(not values for values in brokers.committed.values())
     assert "its open transaction was not committed, and 5 unsent records are lost" in (caplog.text)
 
 
-def test_closing_unattended_ends_in_time_and_counts_records_of_split_batches_too(
+async def test_closing_unattended_ends_in_time_and_counts_records_of_split_batches_too(
     kafka: ProduceCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        async with kafka.producer(linger_ms=60_000, acks="1") as producer:
-            deliveries = [
-                await producer.send("topic", b"%d" % i, partition=i % 2) for i in range(10)
-            ]
-            accumulator = producer._core.accumulator
-            queue = accumulator.topic("topic").queues[0]
-            batch = accumulator.take(queue)
-            accumulator.split(batch)
-            for broker in kafka.cluster.brokers.values():
-                broker.stop()
-            began = kafka.world.loop.time()
-            with caplog.at_level(logging.WARNING, "trimtab.client"):
-                await producer._core.close_unattended(7.0)
-            assert 7.0 <= kafka.world.loop.time() - began < 20.0
-            assert batch.failed_count == 5
-            assert all(delivery.done() for delivery in deliveries)
-
-    kafka.world.run(scenario())
+    async with kafka.producer(linger_ms=60_000, acks="1") as producer:
+        deliveries = [await producer.send("topic", b"%d" % i, partition=i % 2) for i in range(10)]
+        accumulator = producer._core.accumulator
+        queue = accumulator.topic("topic").queues[0]
+        batch = accumulator.take(queue)
+        accumulator.split(batch)
+        for broker in kafka.cluster.brokers.values():
+            broker.stop()
+        began = kafka.world.loop.time()
+        with caplog.at_level(logging.WARNING, "trimtab.client"):
+            await producer._core.close_unattended(7.0)
+        assert 7.0 <= kafka.world.loop.time() - began < 20.0
+        assert batch.failed_count == 5
+        assert all(delivery.done() for delivery in deliveries)
     assert "was never closed, and 10 of its records could not be delivered" in caplog.text
     assert "closed before this was acknowledged (7 s)" in caplog.text
 
@@ -421,23 +416,20 @@ def test_only_an_interrupt_of_a_with_block_closes_in_haste(
     assert given == [None, grace, grace]
 
 
-def test_the_records_of_a_cancelled_task_are_delivered(kafka: ProduceCluster) -> None:
-    async def scenario() -> None:
-        async def work() -> None:
-            async with AsyncProducer(
-                kafka.cluster.bootstrap, random=kafka.world.random("own"), linger_ms=60_000
-            ) as producer:
-                await producer.send("topic", b"x")
-                await asyncio.get_running_loop().create_future()
+async def test_the_records_of_a_cancelled_task_are_delivered(kafka: ProduceCluster) -> None:
+    async def work() -> None:
+        async with AsyncProducer(
+            kafka.cluster.bootstrap, random=kafka.world.random("own"), linger_ms=60_000
+        ) as producer:
+            await producer.send("topic", b"x")
+            await asyncio.get_running_loop().create_future()
 
-        async with kafka.producer():
-            task = asyncio.create_task(work())
-            await asyncio.sleep(1)
-            task.cancel()
-            await asyncio.wait([task])
-            assert task.cancelled()
-
-    kafka.world.run(scenario())
+    async with kafka.producer():
+        task = asyncio.create_task(work())
+        await asyncio.sleep(1)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
     assert sum(map(len, kafka.stored.values())) == 1
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -33,13 +33,12 @@ COORDINATED = {0: ["orders/1", "orders-2"], 1: ["orders/0"]}
 
 
 @pytest.fixture
-def brokers() -> Iterator[TransactionCluster]:
-    with World(23) as world:
-        made = make_transaction_cluster(world, 2)
-        for number, broker in made.cluster.brokers.items():
-            broker.answers[ListTransactionsRequest] = lister(number)
-            broker.answers[DescribeTransactionsRequest] = describer(number)
-        yield made
+def brokers(world: World) -> TransactionCluster:
+    made = make_transaction_cluster(world, 2)
+    for number, broker in made.cluster.brokers.items():
+        broker.answers[ListTransactionsRequest] = lister(number)
+        broker.answers[DescribeTransactionsRequest] = describer(number)
+    return made
 
 
 def lister(broker: int) -> Callable[[ListTransactionsRequest], ListTransactionsResponse]:
@@ -88,14 +87,11 @@ def describer(
 
 
 def ask(brokers: TransactionCluster, question: Callable[[AsyncAdmin], Awaitable[Any]]) -> Any:
-    answers = []
-
-    async def scenario() -> None:
+    async def scenario() -> Any:
         async with AsyncAdmin(brokers.cluster.bootstrap, random=brokers.world.random("a")) as admin:
-            answers.append(await question(admin))
+            return await question(admin)
 
-    brokers.run(scenario)
-    return answers[0]
+    return brokers.world.run(scenario())
 
 
 @pytest.mark.kip(1152)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -23,12 +23,6 @@ from trimtab.wire.messages.list_batch_sizes import (
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 WANTED = {ZERO: Ahead(0, 10, 100), ONE: Ahead(0, 10, 100)}
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with World(seed=1) as world:
-        yield world
 
 
 @pytest.fixture
@@ -73,41 +67,37 @@ def open_session(cluster: ScriptedCluster) -> Session:
     return Session(client_options(CONSUMER, cluster.bootstrap, {}), Random(1))
 
 
-def test_a_leader_that_has_moved_is_asked_for_again(world: World, cluster: ScriptedCluster) -> None:
-    async def scenario() -> None:
-        for broker in cluster.brokers.values():
-            await broker.start()
-        session = open_session(cluster)
-        found = await list_batch_sizes(session.connections, session.metadata, WANTED)
-        assert [found[each].sizes for each in (ZERO, ONE)] == [[7], [7]]
-        cluster.leaders["t"] = [1, 0]
-        cluster.leader_epoch = 1
-        found = await list_batch_sizes(session.connections, session.metadata, WANTED)
-        assert {str(each.error) for each in found.values()} != {"None"}
-        found = await list_batch_sizes(session.connections, session.metadata, WANTED)
-        assert [found[each].sizes for each in (ZERO, ONE)] == [[7], [7]]
-        await session.close()
-
-    world.run(scenario())
-
-
-def test_one_leaders_answer_counts_although_another_is_silent(
+async def test_a_leader_that_has_moved_is_asked_for_again(
     world: World, cluster: ScriptedCluster
 ) -> None:
-    async def scenario() -> None:
-        for broker in cluster.brokers.values():
-            await broker.start()
-        session = open_session(cluster)
-        await list_batch_sizes(session.connections, session.metadata, WANTED)
-        cluster.brokers[1].stop()
-        found = await list_batch_sizes(session.connections, session.metadata, WANTED)
-        assert set(found) == {ZERO}
-        with pytest.raises(Unavailable):
-            await list_batch_sizes(session.connections, session.metadata, {ONE: WANTED[ONE]})
-        cluster.leaders["t"] = [0, 0]
-        cluster.leader_epoch = 1
-        found = await list_batch_sizes(session.connections, session.metadata, WANTED)
-        assert found[ONE].sizes == [7]
-        await session.close()
+    for broker in cluster.brokers.values():
+        await broker.start()
+    session = open_session(cluster)
+    found = await list_batch_sizes(session.connections, session.metadata, WANTED)
+    assert [found[each].sizes for each in (ZERO, ONE)] == [[7], [7]]
+    cluster.leaders["t"] = [1, 0]
+    cluster.leader_epoch = 1
+    found = await list_batch_sizes(session.connections, session.metadata, WANTED)
+    assert {str(each.error) for each in found.values()} != {"None"}
+    found = await list_batch_sizes(session.connections, session.metadata, WANTED)
+    assert [found[each].sizes for each in (ZERO, ONE)] == [[7], [7]]
+    await session.close()
 
-    world.run(scenario())
+
+async def test_one_leaders_answer_counts_although_another_is_silent(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    for broker in cluster.brokers.values():
+        await broker.start()
+    session = open_session(cluster)
+    await list_batch_sizes(session.connections, session.metadata, WANTED)
+    cluster.brokers[1].stop()
+    found = await list_batch_sizes(session.connections, session.metadata, WANTED)
+    assert set(found) == {ZERO}
+    with pytest.raises(Unavailable):
+        await list_batch_sizes(session.connections, session.metadata, {ONE: WANTED[ONE]})
+    cluster.leaders["t"] = [0, 0]
+    cluster.leader_epoch = 1
+    found = await list_batch_sizes(session.connections, session.metadata, WANTED)
+    assert found[ONE].sizes == [7]
+    await session.close()

@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -41,12 +41,6 @@ OPTIONS = ConnectionOptions(
     client_id="test", request_timeout=30.0, connect_timeout=10.0, backoff=Backoff(0.05, 1.0)
 )
 SECRET = "pencil"
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with World(seed=1) as world:
-        yield world
 
 
 # --- SCRAM ---------------------------------------------------------------------------------------
@@ -194,25 +188,21 @@ def connections_with(cluster: ScriptedCluster, credentials: Credentials) -> Conn
     )
 
 
-def test_authentication_comes_before_anything_else(world: World) -> None:
+async def test_authentication_comes_before_anything_else(world: World) -> None:
     cluster = ScriptedCluster(world)
     broker = secured(cluster, takes_plain)
-
-    async def scenario() -> None:
-        await broker.start()
-        connections = connections_with(cluster, plain())
-        await connections.request(-1, MetadataRequest(topics=[]))
-        assert [(asked.api, asked.version) for asked in broker.asked] == [
-            (ApiVersionsRequest, 4),
-            (SaslHandshakeRequest, 1),
-            (SaslAuthenticateRequest, 2),
-            (MetadataRequest, 13),
-        ]
-
-    world.run(scenario())
+    await broker.start()
+    connections = connections_with(cluster, plain())
+    await connections.request(-1, MetadataRequest(topics=[]))
+    assert [(asked.api, asked.version) for asked in broker.asked] == [
+        (ApiVersionsRequest, 4),
+        (SaslHandshakeRequest, 1),
+        (SaslAuthenticateRequest, 2),
+        (MetadataRequest, 13),
+    ]
 
 
-def test_scram_over_a_connection(world: World) -> None:
+async def test_scram_over_a_connection(world: World) -> None:
     cluster = ScriptedCluster(world)
     server = ScramServer("sha256", SECRET)
 
@@ -223,15 +213,11 @@ def test_scram_over_a_connection(world: World) -> None:
         return SaslAuthenticateResponse(auth_bytes=said)
 
     broker = secured(cluster, answer)
-
-    async def scenario() -> None:
-        await broker.start()
-        assert (await connections_with(cluster, scram()).connect(-1)).is_open
-
-    world.run(scenario())
+    await broker.start()
+    assert (await connections_with(cluster, scram()).connect(-1)).is_open
 
 
-def test_a_broker_that_skips_its_own_proof_is_refused(world: World) -> None:
+async def test_a_broker_that_skips_its_own_proof_is_refused(world: World) -> None:
     cluster = ScriptedCluster(world)
     server = ScramServer("sha256", SECRET)
 
@@ -241,86 +227,70 @@ def test_a_broker_that_skips_its_own_proof_is_refused(world: World) -> None:
         return SaslAuthenticateResponse(auth_bytes=said)
 
     broker = secured(cluster, answer)
-
-    async def scenario() -> None:
-        await broker.start()
-        with pytest.raises(AuthenticationFailed, match="could not prove"):
-            await connections_with(cluster, scram()).connect(-1)
-
-    world.run(scenario())
+    await broker.start()
+    with pytest.raises(AuthenticationFailed, match="could not prove"):
+        await connections_with(cluster, scram()).connect(-1)
 
 
-def test_a_refusal_names_broker_mechanism_and_cause_and_no_secret(
+async def test_a_refusal_names_broker_mechanism_and_cause_and_no_secret(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = ScriptedCluster(world)
     broker = secured(cluster, takes_plain)
     caplog.set_level(logging.DEBUG)
-
-    async def scenario() -> None:
-        await broker.start()
-        connections = connections_with(cluster, plain("hunter2"))
-        with pytest.raises(AuthenticationFailed) as caught:
-            await connections.connect_any()
-        text = str(caught.value)
-        assert "broker -1 (broker-0:9092), PLAIN: SASL_AUTHENTICATION_FAILED (58)" in text
-        assert "Invalid username or password" in text
-        assert isinstance(connections.last_error(-1), AuthenticationFailed)
-        await asyncio.sleep(1)
-        assert [link.transport for link in broker.links] == [None]
-        assert "hunter2" not in text + repr(connections.options) + caplog.text
-
-    world.run(scenario())
+    await broker.start()
+    connections = connections_with(cluster, plain("hunter2"))
+    with pytest.raises(AuthenticationFailed) as caught:
+        await connections.connect_any()
+    text = str(caught.value)
+    assert "broker -1 (broker-0:9092), PLAIN: SASL_AUTHENTICATION_FAILED (58)" in text
+    assert "Invalid username or password" in text
+    assert isinstance(connections.last_error(-1), AuthenticationFailed)
+    await asyncio.sleep(1)
+    assert [link.transport for link in broker.links] == [None]
+    assert "hunter2" not in text + repr(connections.options) + caplog.text
 
 
-def test_a_mechanism_that_the_broker_does_not_have(world: World) -> None:
+async def test_a_mechanism_that_the_broker_does_not_have(world: World) -> None:
     cluster = ScriptedCluster(world)
     broker = secured(cluster, takes_plain, mechanisms=("GSSAPI", "SCRAM-SHA-512"))
-
-    async def scenario() -> None:
-        await broker.start()
-        expected = r"does not do sasl\.mechanism=PLAIN.*it does GSSAPI, SCRAM-SHA-512"
-        with pytest.raises(AuthenticationFailed, match=expected):
-            await connections_with(cluster, plain()).connect(-1)
-
-    world.run(scenario())
+    await broker.start()
+    expected = r"does not do sasl\.mechanism=PLAIN.*it does GSSAPI, SCRAM-SHA-512"
+    with pytest.raises(AuthenticationFailed, match=expected):
+        await connections_with(cluster, plain()).connect(-1)
 
 
 @pytest.mark.kip(368)
-def test_a_session_is_renewed_and_requests_wait_meanwhile(world: World) -> None:
+async def test_a_session_is_renewed_and_requests_wait_meanwhile(world: World) -> None:
     cluster = ScriptedCluster(world)
 
     def answer(request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
         return SaslAuthenticateResponse(auth_bytes=b"", session_lifetime_ms=200)
 
     broker = secured(cluster, answer)
+    await broker.start()
+    connection = await connections_with(cluster, plain()).connect(-1)
+    request = MetadataRequest(topics=[])
 
-    async def scenario() -> None:
-        await broker.start()
-        connection = await connections_with(cluster, plain()).connect(-1)
-        request = MetadataRequest(topics=[])
+    async def ask() -> None:
+        while world.loop.time() < 1.3:
+            await connection.request(request)
 
-        async def ask() -> None:
-            while world.loop.time() < 1.3:
-                await connection.request(request)
-
-        await asyncio.gather(*(ask() for _ in range(3)))
-        assert len(broker.links) == 1
-        proved = [asked.at for asked in broker.asked if asked.api is SaslAuthenticateRequest]
-        gaps = [later - earlier for earlier, later in itertools.pairwise(proved)]
-        assert len(gaps) == 7
-        assert all(0.17 <= gap < 0.18 for gap in gaps)
-        # Nothing comes between the handshake and the outcome.
-        order = [asked.api for asked in broker.asked]
-        for index, api in enumerate(order):
-            if api is SaslHandshakeRequest:
-                assert order[index + 1] is SaslAuthenticateRequest
-
-    world.run(scenario())
+    await asyncio.gather(*(ask() for _ in range(3)))
+    assert len(broker.links) == 1
+    proved = [asked.at for asked in broker.asked if asked.api is SaslAuthenticateRequest]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(proved)]
+    assert len(gaps) == 7
+    assert all(0.17 <= gap < 0.18 for gap in gaps)
+    # Nothing comes between the handshake and the outcome.
+    order = [asked.api for asked in broker.asked]
+    for index, api in enumerate(order):
+        if api is SaslHandshakeRequest:
+            assert order[index + 1] is SaslAuthenticateRequest
 
 
 @pytest.mark.kip(368)
-def test_a_session_that_cannot_be_renewed_ends_its_connection(world: World) -> None:
+async def test_a_session_that_cannot_be_renewed_ends_its_connection(world: World) -> None:
     cluster = ScriptedCluster(world)
     is_welcome = True
 
@@ -329,28 +299,23 @@ def test_a_session_that_cannot_be_renewed_ends_its_connection(world: World) -> N
         return SaslAuthenticateResponse(error_code=code, auth_bytes=b"", session_lifetime_ms=10_000)
 
     broker = secured(cluster, answer)
-
-    async def scenario() -> None:
-        nonlocal is_welcome
-        await broker.start()
-        connections = connections_with(cluster, plain())
-        connection = await connections.connect(-1)
-        is_welcome = False
-        await asyncio.sleep(8.5005)  # after the handshake was sent, before it was answered
-        assert connection.in_flight == 1
-        with pytest.raises(AuthenticationFailed, match="SASL_AUTHENTICATION_FAILED"):
-            await connection.request(MetadataRequest(topics=[]))
-        assert not connection.is_open
-        assert isinstance(connections.last_error(-1), AuthenticationFailed)
-
-    world.run(scenario())
+    await broker.start()
+    connections = connections_with(cluster, plain())
+    connection = await connections.connect(-1)
+    is_welcome = False
+    await asyncio.sleep(8.5005)  # after the handshake was sent, before it was answered
+    assert connection.in_flight == 1
+    with pytest.raises(AuthenticationFailed, match="SASL_AUTHENTICATION_FAILED"):
+        await connection.request(MetadataRequest(topics=[]))
+    assert not connection.is_open
+    assert isinstance(connections.last_error(-1), AuthenticationFailed)
 
 
 # --- OAUTHBEARER ---------------------------------------------------------------------------------
 
 
 @pytest.mark.kip(255)
-def test_a_token_is_asked_for_again_before_it_ends(world: World) -> None:
+async def test_a_token_is_asked_for_again_before_it_ends(world: World) -> None:
     asked: list[float] = []
 
     async def fetch_token() -> tuple[str, float]:
@@ -358,33 +323,25 @@ def test_a_token_is_asked_for_again_before_it_ends(world: World) -> None:
         return f"token-{len(asked)}", 100.0
 
     credentials = OAuthBearer(fetch_token)
-
-    async def scenario() -> None:
-        exchanges = await asyncio.gather(*(credentials.start() for _ in range(3)))
-        for exchange in exchanges:
-            assert exchange.begin() == b"n,,\x01auth=Bearer token-1\x01\x01"
-        await asyncio.sleep(79)
-        assert b"token-1" in (await credentials.start()).begin()
-        await asyncio.sleep(2)
-        assert b"token-2" in (await credentials.start()).begin()
-        assert asked == [0, 81]
-
-    world.run(scenario())
+    exchanges = await asyncio.gather(*(credentials.start() for _ in range(3)))
+    for exchange in exchanges:
+        assert exchange.begin() == b"n,,\x01auth=Bearer token-1\x01\x01"
+    await asyncio.sleep(79)
+    assert b"token-1" in (await credentials.start()).begin()
+    await asyncio.sleep(2)
+    assert b"token-2" in (await credentials.start()).begin()
+    assert asked == [0, 81]
 
 
-def test_a_token_without_a_lifetime_is_asked_for_each_time(world: World) -> None:
+async def test_a_token_without_a_lifetime_is_asked_for_each_time(world: World) -> None:
     tokens = iter(["one", "two"])
 
     async def fetch_token() -> str:
         return next(tokens)
 
     credentials = OAuthBearer(fetch_token)
-
-    async def scenario() -> None:
-        assert b"Bearer one\x01" in (await credentials.start()).begin()
-        assert b"Bearer two\x01" in (await credentials.start()).begin()
-
-    world.run(scenario())
+    assert b"Bearer one\x01" in (await credentials.start()).begin()
+    assert b"Bearer two\x01" in (await credentials.start()).begin()
 
 
 def test_a_plain_callable_runs_beside_the_loop() -> None:
@@ -404,18 +361,15 @@ def test_a_plain_callable_runs_beside_the_loop() -> None:
 
 
 @pytest.mark.parametrize("given", ["", "two words", "line\nbreak", None, 5, ("t",), ("t", 0)])
-def test_what_is_no_token(world: World, given: Any) -> None:
+async def test_what_is_no_token(world: World, given: Any) -> None:
     async def fetch_token() -> Any:
         return given
 
-    async def scenario() -> None:
-        with pytest.raises(AuthenticationFailed, match=r"sasl\.oauthbearer\.token returned"):
-            await OAuthBearer(fetch_token).start()
-
-    world.run(scenario())
+    with pytest.raises(AuthenticationFailed, match=r"sasl\.oauthbearer\.token returned"):
+        await OAuthBearer(fetch_token).start()
 
 
-def test_a_source_that_fails_is_asked_again_later(world: World) -> None:
+async def test_a_source_that_fails_is_asked_again_later(world: World) -> None:
     cluster = ScriptedCluster(world)
     broker = secured(cluster, lambda request: SaslAuthenticateResponse(auth_bytes=b""))
     troubles = [ConnectionError("the token server is away")]
@@ -425,17 +379,14 @@ def test_a_source_that_fails_is_asked_again_later(world: World) -> None:
             raise troubles.pop()
         return "token"
 
-    async def scenario() -> None:
-        await broker.start()
-        connections = connections_with(cluster, OAuthBearer(fetch_token))
-        with pytest.raises(Unavailable, match=r"token raised.*the token server is away"):
-            await connections.connect(-1)
-        assert (await connections.connect(-1)).is_open
-
-    world.run(scenario())
+    await broker.start()
+    connections = connections_with(cluster, OAuthBearer(fetch_token))
+    with pytest.raises(Unavailable, match=r"token raised.*the token server is away"):
+        await connections.connect(-1)
+    assert (await connections.connect(-1)).is_open
 
 
-def test_a_refused_token_says_why(world: World) -> None:
+async def test_a_refused_token_says_why(world: World) -> None:
     cluster = ScriptedCluster(world)
     broker = secured(
         cluster,
@@ -445,9 +396,6 @@ def test_a_refused_token_says_why(world: World) -> None:
     async def fetch_token() -> str:
         return "token"
 
-    async def scenario() -> None:
-        await broker.start()
-        with pytest.raises(AuthenticationFailed, match=r"refused \(invalid_token\)"):
-            await connections_with(cluster, OAuthBearer(fetch_token)).connect(-1)
-
-    world.run(scenario())
+    await broker.start()
+    with pytest.raises(AuthenticationFailed, match=r"refused \(invalid_token\)"):
+        await connections_with(cluster, OAuthBearer(fetch_token)).connect(-1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +21,6 @@ from trimtab.wire.messages.metadata import MetadataRequest, MetadataResponse
 from trimtab.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 MAX_AGE = 300.0
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with World(seed=1) as world:
-        yield world
 
 
 @pytest.fixture
@@ -62,158 +55,134 @@ def asked_at(cluster: ScriptedCluster) -> list[float]:
     ]
 
 
-def test_a_topic_is_looked_up_once_it_is_wanted(world: World, cluster: ScriptedCluster) -> None:
-    async def scenario() -> None:
-        metadata = await open_metadata(cluster)
-        assert metadata.topic("t") is None
-        assert metadata.leader("t", 0) == -1
-        view = await metadata.wait_for_topic("t", 10.0)
-        assert (view.leaders, view.available, view.topic_id) == (
-            (0, 1),
-            (0, 1),
-            cluster.topic_id("t"),
-        )
-        assert [metadata.leader("t", number) for number in range(3)] == [0, 1, -1]
-        assert (metadata.cluster_id, metadata.controller_id) == ("scripted", 0)
-        assert await metadata.wait_for_topic("t", 10.0) is view
-        assert len(asked_at(cluster)) == 1
+async def test_a_topic_is_looked_up_once_it_is_wanted(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    metadata = await open_metadata(cluster)
+    assert metadata.topic("t") is None
+    assert metadata.leader("t", 0) == -1
+    view = await metadata.wait_for_topic("t", 10.0)
+    assert (view.leaders, view.available, view.topic_id) == (
+        (0, 1),
+        (0, 1),
+        cluster.topic_id("t"),
+    )
+    assert [metadata.leader("t", number) for number in range(3)] == [0, 1, -1]
+    assert (metadata.cluster_id, metadata.controller_id) == ("scripted", 0)
+    assert await metadata.wait_for_topic("t", 10.0) is view
+    assert len(asked_at(cluster)) == 1
 
-    world.run(scenario())
 
-
-def test_it_asks_again_until_every_partition_has_a_leader(
+async def test_it_asks_again_until_every_partition_has_a_leader(
     world: World, cluster: ScriptedCluster
 ) -> None:
     cluster.leaders["t"] = [0, -1]
     updates: list[tuple[int, ...]] = []
+    metadata = await open_metadata(cluster)
 
-    async def scenario() -> None:
-        metadata = await open_metadata(cluster)
+    def note() -> None:
+        view = metadata.topic("t")
+        assert view is not None
+        updates.append(view.leaders)
+        if len(updates) == 4:
+            cluster.leaders["t"] = [0, 1]
 
-        def note() -> None:
-            view = metadata.topic("t")
-            assert view is not None
-            updates.append(view.leaders)
-            if len(updates) == 4:
-                cluster.leaders["t"] = [0, 1]
-
-        metadata.on_update(note)
-        assert (await metadata.wait_for_topic("t", 10.0)).available == (0,)
-        await asyncio.sleep(60)
-        assert updates == [(0, -1)] * 4 + [(0, 1)]
-        times = asked_at(cluster)
-        waits = [later - earlier for earlier, later in itertools.pairwise(times)]
-        for wait, nominal in zip(waits, (0.1, 0.2, 0.4, 0.8), strict=True):
-            assert 0.8 * nominal <= wait <= 1.2 * nominal + 0.01
-
-    world.run(scenario())
+    metadata.on_update(note)
+    assert (await metadata.wait_for_topic("t", 10.0)).available == (0,)
+    await asyncio.sleep(60)
+    assert updates == [(0, -1)] * 4 + [(0, 1)]
+    times = asked_at(cluster)
+    waits = [later - earlier for earlier, later in itertools.pairwise(times)]
+    for wait, nominal in zip(waits, (0.1, 0.2, 0.4, 0.8), strict=True):
+        assert 0.8 * nominal <= wait <= 1.2 * nominal + 0.01
 
 
-def test_a_lost_broker_is_asked_about_although_nothing_was_sent_to_it(
+async def test_a_lost_broker_is_asked_about_although_nothing_was_sent_to_it(
     world: World, cluster: ScriptedCluster
 ) -> None:
-    async def scenario() -> None:
-        metadata = await open_metadata(cluster)
-        await metadata.wait_for_topic("t", 10.0)
-        for node in (0, 1):
-            await metadata._connections.connect(node)
-        cluster.leaders["t"] = [0, -1]
-        cluster.brokers[1].stop()
-        await asyncio.sleep(1)
-        assert metadata.leader("t", 1) == -1
-        cluster.leaders["t"] = [0, 1]
-        await cluster.brokers[1].start()
-        await asyncio.sleep(2)
-        assert metadata.leader("t", 1) == 1
-
-    world.run(scenario())
+    metadata = await open_metadata(cluster)
+    await metadata.wait_for_topic("t", 10.0)
+    for node in (0, 1):
+        await metadata._connections.connect(node)
+    cluster.leaders["t"] = [0, -1]
+    cluster.brokers[1].stop()
+    await asyncio.sleep(1)
+    assert metadata.leader("t", 1) == -1
+    cluster.leaders["t"] = [0, 1]
+    await cluster.brokers[1].start()
+    await asyncio.sleep(2)
+    assert metadata.leader("t", 1) == 1
 
 
-def test_a_leader_that_is_no_broker_counts_as_none(world: World, cluster: ScriptedCluster) -> None:
+async def test_a_leader_that_is_no_broker_counts_as_none(
+    world: World, cluster: ScriptedCluster
+) -> None:
     cluster.leaders["t"] = [0, 9]
-
-    async def scenario() -> None:
-        metadata = await open_metadata(cluster)
-        assert (await metadata.wait_for_topic("t", 10.0)).leaders == (0, -1)
-
-    world.run(scenario())
+    metadata = await open_metadata(cluster)
+    assert (await metadata.wait_for_topic("t", 10.0)).leaders == (0, -1)
 
 
-def test_everything_is_asked_for_again_when_it_is_old(
+async def test_everything_is_asked_for_again_when_it_is_old(
     world: World, cluster: ScriptedCluster
 ) -> None:
-    async def scenario() -> None:
-        metadata = await open_metadata(cluster)
-        await metadata.wait_for_topic("t", 10.0)
-        await asyncio.sleep(3 * MAX_AGE + 1)
-        first, *later = asked_at(cluster)
-        assert [round(at - first) for at in later] == [300, 600, 900]
-
-    world.run(scenario())
+    metadata = await open_metadata(cluster)
+    await metadata.wait_for_topic("t", 10.0)
+    await asyncio.sleep(3 * MAX_AGE + 1)
+    first, *later = asked_at(cluster)
+    assert [round(at - first) for at in later] == [300, 600, 900]
 
 
-def test_requests_for_an_update_are_one_while_it_is_under_way(
+async def test_requests_for_an_update_are_one_while_it_is_under_way(
     world: World, cluster: ScriptedCluster
 ) -> None:
-    async def scenario() -> None:
-        metadata = await open_metadata(cluster)
-        metadata.add(["t", "u"])
-        for _ in range(5):
-            metadata.request_update()
-        await metadata.wait_for_update()
-        requests = [
-            r for broker in cluster.brokers.values() for r in broker.requests(MetadataRequest)
-        ]
-        (request,) = requests
-        assert [topic.name for topic in request.topics or ()] == ["t", "u"]
-        assert not request.allow_auto_topic_creation
-
-    world.run(scenario())
+    metadata = await open_metadata(cluster)
+    metadata.add(["t", "u"])
+    for _ in range(5):
+        metadata.request_update()
+    await metadata.wait_for_update()
+    requests = [r for broker in cluster.brokers.values() for r in broker.requests(MetadataRequest)]
+    (request,) = requests
+    assert [topic.name for topic in request.topics or ()] == ["t", "u"]
+    assert not request.allow_auto_topic_creation
 
 
 @pytest.mark.kip(320)
-def test_an_older_leader_epoch_does_not_replace_a_newer_one(
+async def test_an_older_leader_epoch_does_not_replace_a_newer_one(
     world: World, cluster: ScriptedCluster
 ) -> None:
-    async def scenario() -> None:
-        metadata = await open_metadata(cluster)
-        cluster.leader_epoch = 5
-        await metadata.wait_for_topic("t", 10.0)
-        cluster.leader_epoch = 4
-        cluster.leaders["t"] = [1, 0, 1]
-        await metadata.wait_for_update()
-        view = metadata.topic("t")
-        assert view is not None
-        assert view.leaders == (0, 1, 1)
-        assert [partition.leader_epoch for partition in view.partitions] == [5, 5, 4]
-        cluster.leader_epoch = 6
-        await metadata.wait_for_update()
-        view = metadata.topic("t")
-        assert view is not None
-        assert view.leaders == (1, 0, 1)
-
-    world.run(scenario())
+    metadata = await open_metadata(cluster)
+    cluster.leader_epoch = 5
+    await metadata.wait_for_topic("t", 10.0)
+    cluster.leader_epoch = 4
+    cluster.leaders["t"] = [1, 0, 1]
+    await metadata.wait_for_update()
+    view = metadata.topic("t")
+    assert view is not None
+    assert view.leaders == (0, 1, 1)
+    assert [partition.leader_epoch for partition in view.partitions] == [5, 5, 4]
+    cluster.leader_epoch = 6
+    await metadata.wait_for_update()
+    view = metadata.topic("t")
+    assert view is not None
+    assert view.leaders == (1, 0, 1)
 
 
-def test_an_unknown_topic_is_waited_for_and_then_explained(
+async def test_an_unknown_topic_is_waited_for_and_then_explained(
     world: World, cluster: ScriptedCluster
 ) -> None:
-    async def scenario() -> None:
-        metadata = await open_metadata(cluster)
-        with pytest.raises(BrokerError, match="topic nope: UNKNOWN_TOPIC_OR_PARTITION") as caught:
-            await metadata.wait_for_topic("nope", 3.0)
-        assert world.loop.time() == pytest.approx(3.0, abs=0.01)
-        assert "create it first" in str(caught.value)
-        waiting = asyncio.create_task(metadata.wait_for_topic("late", 3.0))
-        await asyncio.sleep(1)
-        cluster.leaders["late"] = [0]
-        assert (await waiting).partition_count == 1
-        error = metadata.error("nope")
-        assert error is not None
-        assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert metadata.error("late") is None
-
-    world.run(scenario())
+    metadata = await open_metadata(cluster)
+    with pytest.raises(BrokerError, match="topic nope: UNKNOWN_TOPIC_OR_PARTITION") as caught:
+        await metadata.wait_for_topic("nope", 3.0)
+    assert world.loop.time() == pytest.approx(3.0, abs=0.01)
+    assert "create it first" in str(caught.value)
+    waiting = asyncio.create_task(metadata.wait_for_topic("late", 3.0))
+    await asyncio.sleep(1)
+    cluster.leaders["late"] = [0]
+    assert (await waiting).partition_count == 1
+    error = metadata.error("nope")
+    assert error is not None
+    assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert metadata.error("late") is None
 
 
 def refuse_topics(broker: ScriptedBroker, code: ErrorCode) -> None:
@@ -226,85 +195,74 @@ def refuse_topics(broker: ScriptedBroker, code: ErrorCode) -> None:
     broker.answers[MetadataRequest] = answer
 
 
-def test_a_refusal_for_good_is_raised_at_once(world: World, cluster: ScriptedCluster) -> None:
+async def test_a_refusal_for_good_is_raised_at_once(world: World, cluster: ScriptedCluster) -> None:
     for broker in cluster.brokers.values():
         refuse_topics(broker, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-
-    async def scenario() -> None:
-        metadata = await open_metadata(cluster)
-        with pytest.raises(BrokerError, match="topic t: TOPIC_AUTHORIZATION_FAILED"):
-            await metadata.wait_for_topic("t", 60.0)
-        assert world.loop.time() < 1
-
-    world.run(scenario())
+    metadata = await open_metadata(cluster)
+    with pytest.raises(BrokerError, match="topic t: TOPIC_AUTHORIZATION_FAILED"):
+        await metadata.wait_for_topic("t", 60.0)
+    assert world.loop.time() < 1
 
 
-def test_a_topic_that_was_deleted_is_forgotten(world: World, cluster: ScriptedCluster) -> None:
-    async def scenario() -> None:
-        metadata = await open_metadata(cluster)
-        await metadata.wait_for_topic("t", 10.0)
-        del cluster.leaders["t"]
-        await metadata.wait_for_update()
-        assert metadata.topic("t") is None
-        assert metadata.leader("t", 0) == -1
-
-    world.run(scenario())
-
-
-def test_another_broker_is_asked_when_one_is_lost(world: World, cluster: ScriptedCluster) -> None:
-    async def scenario() -> None:
-        metadata = await open_metadata(cluster)
-        await metadata.wait_for_topic("t", 10.0)
-        (asked,) = [broker for broker in cluster.brokers.values() if broker.asked]
-        asked.answers[MetadataRequest] = lambda request: HANG_UP
-        asked.stop()
-        await asyncio.sleep(1)
-        cluster.leaders["t"] = [1, 1]
-        await metadata.wait_for_update()
-        view = metadata.topic("t")
-        assert view is not None
-        assert view.leaders == (1, 1)
-
-    world.run(scenario())
+async def test_a_topic_that_was_deleted_is_forgotten(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    metadata = await open_metadata(cluster)
+    await metadata.wait_for_topic("t", 10.0)
+    del cluster.leaders["t"]
+    await metadata.wait_for_update()
+    assert metadata.topic("t") is None
+    assert metadata.leader("t", 0) == -1
 
 
-def test_without_any_broker_all_addresses_are_named(world: World, cluster: ScriptedCluster) -> None:
-    async def scenario() -> None:
-        metadata = await open_metadata(cluster)
-        for broker in cluster.brokers.values():
-            broker.stop()
-        with pytest.raises(Unavailable) as caught:
-            await metadata.wait_for_topic("t", 5.0)
-        assert "broker-0:9092" in str(caught.value)
-        assert "broker-1:9092" in str(caught.value)
+async def test_another_broker_is_asked_when_one_is_lost(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    metadata = await open_metadata(cluster)
+    await metadata.wait_for_topic("t", 10.0)
+    (asked,) = [broker for broker in cluster.brokers.values() if broker.asked]
+    asked.answers[MetadataRequest] = lambda request: HANG_UP
+    asked.stop()
+    await asyncio.sleep(1)
+    cluster.leaders["t"] = [1, 1]
+    await metadata.wait_for_update()
+    view = metadata.topic("t")
+    assert view is not None
+    assert view.leaders == (1, 1)
 
-    world.run(scenario())
+
+async def test_without_any_broker_all_addresses_are_named(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    metadata = await open_metadata(cluster)
+    for broker in cluster.brokers.values():
+        broker.stop()
+    with pytest.raises(Unavailable) as caught:
+        await metadata.wait_for_topic("t", 5.0)
+    assert "broker-0:9092" in str(caught.value)
+    assert "broker-1:9092" in str(caught.value)
 
 
 @pytest.mark.kip(526)
-def test_idle_topics_are_forgotten_at_the_next_refresh(
+async def test_idle_topics_are_forgotten_at_the_next_refresh(
     world: World, cluster: ScriptedCluster
 ) -> None:
     last_used = {"t": 0.0, "u": 0.0}
     forgotten: list[str] = []
-
-    async def scenario() -> None:
-        metadata = await open_metadata(cluster)
-        metadata.forget_idle(MAX_AGE, last_used.__getitem__, forgotten.append)
-        await metadata.wait_for_topic("t", 10.0)
-        await metadata.wait_for_topic("u", 10.0)
-        await asyncio.sleep(MAX_AGE - 1)
-        last_used["u"] = world.loop.time()
-        await asyncio.sleep(5)
-        assert forgotten == ["t"]
-        assert metadata.topic("t") is None
-        assert metadata.topic("u") is not None
-        asked = [asked for broker in cluster.brokers.values() for asked in broker.asked]
-        assert [topic.name for topic in asked[-1].request.topics] == ["u"]
-        await metadata.wait_for_topic("t", 10.0)
-        assert metadata.topic("t") is not None
-
-    world.run(scenario())
+    metadata = await open_metadata(cluster)
+    metadata.forget_idle(MAX_AGE, last_used.__getitem__, forgotten.append)
+    await metadata.wait_for_topic("t", 10.0)
+    await metadata.wait_for_topic("u", 10.0)
+    await asyncio.sleep(MAX_AGE - 1)
+    last_used["u"] = world.loop.time()
+    await asyncio.sleep(5)
+    assert forgotten == ["t"]
+    assert metadata.topic("t") is None
+    assert metadata.topic("u") is not None
+    asked = [asked for broker in cluster.brokers.values() for asked in broker.asked]
+    assert [topic.name for topic in asked[-1].request.topics] == ["u"]
+    await metadata.wait_for_topic("t", 10.0)
+    assert metadata.topic("t") is not None
 
 
 class Refused:
@@ -316,26 +274,22 @@ class Refused:
         raise AuthenticationFailed("nobody knows you")
 
 
-def test_who_is_refused_everywhere_is_told_at_once_and_nobody_is_asked_on(
+async def test_who_is_refused_everywhere_is_told_at_once_and_nobody_is_asked_on(
     world: World, cluster: ScriptedCluster
 ) -> None:
     for broker in cluster.brokers.values():
         broker.answers[SaslHandshakeRequest] = lambda request: SaslHandshakeResponse()
-
-    async def scenario() -> None:
-        metadata = await open_metadata(cluster, credentials=Refused())
-        with pytest.raises(AuthenticationFailed, match="nobody knows you"):
-            await metadata.wait_for_topic("t", 60.0)
-        assert world.loop.time() < 1.0
-        links = sum(len(broker.links) for broker in cluster.brokers.values())
-        await asyncio.sleep(30)
-        assert sum(len(broker.links) for broker in cluster.brokers.values()) == links
-
-    world.run(scenario())
+    metadata = await open_metadata(cluster, credentials=Refused())
+    with pytest.raises(AuthenticationFailed, match="nobody knows you"):
+        await metadata.wait_for_topic("t", 60.0)
+    assert world.loop.time() < 1.0
+    links = sum(len(broker.links) for broker in cluster.brokers.values())
+    await asyncio.sleep(30)
+    assert sum(len(broker.links) for broker in cluster.brokers.values()) == links
 
 
 @pytest.mark.kip(1102)
-def test_brokers_that_tell_nothing_for_long_are_forgotten(
+async def test_brokers_that_tell_nothing_for_long_are_forgotten(
     world: World, cluster: ScriptedCluster
 ) -> None:
     """The known brokers live, but have nothing to say; a new one stands at the seed's address."""
@@ -344,50 +298,43 @@ def test_brokers_that_tell_nothing_for_long_are_forgotten(
     def say_nothing(request: MetadataRequest) -> object:
         return HANG_UP
 
-    async def scenario() -> None:
-        metadata = await open_metadata(cluster, rebootstrap_after=60.0)
-        metadata._connections.bootstrap[:] = parse_bootstrap_servers("broker-2:9092")
-        metadata._connections._nodes = {-1: metadata._connections.bootstrap[0]}
-        await metadata.wait_for_topic("t", 10.0)
-        seed.stop()
-        for broker in (cluster.brokers[0], cluster.brokers[1]):
-            broker.answers[MetadataRequest] = say_nothing
-        await asyncio.sleep(30)
-        known = metadata._connections._nodes
-        assert set(known) == {-1, 0, 1, 2}
-        await asyncio.sleep(60)
-        assert set(known) == {-1}
-        await seed.start()
-        await metadata.wait_for_update()
-        assert set(known) == {-1, 0, 1, 2}
-
-    world.run(scenario())
+    metadata = await open_metadata(cluster, rebootstrap_after=60.0)
+    metadata._connections.bootstrap[:] = parse_bootstrap_servers("broker-2:9092")
+    metadata._connections._nodes = {-1: metadata._connections.bootstrap[0]}
+    await metadata.wait_for_topic("t", 10.0)
+    seed.stop()
+    for broker in (cluster.brokers[0], cluster.brokers[1]):
+        broker.answers[MetadataRequest] = say_nothing
+    await asyncio.sleep(30)
+    known = metadata._connections._nodes
+    assert set(known) == {-1, 0, 1, 2}
+    await asyncio.sleep(60)
+    assert set(known) == {-1}
+    await seed.start()
+    await metadata.wait_for_update()
+    assert set(known) == {-1, 0, 1, 2}
 
 
 @pytest.mark.kip(1102)
-def test_brokers_that_never_answer_in_time_are_forgotten_too(
+async def test_brokers_that_never_answer_in_time_are_forgotten_too(
     world: World, cluster: ScriptedCluster
 ) -> None:
     """As an admin client asks: without topics to keep fresh, and for a short time each."""
-
-    async def scenario() -> None:
-        metadata = await open_metadata(cluster, rebootstrap_after=60.0)
-        await metadata.fetch([])
-        for broker in cluster.brokers.values():
-            broker.answers[MetadataRequest] = lambda request: NO_ANSWER
-        began = world.loop.time()
-        while any(node >= 0 for node in metadata._connections._nodes):
-            assert world.loop.time() < began + 70
-            with pytest.raises((TimeoutError, Unavailable)):
-                async with asyncio.timeout(0.3):
-                    await metadata.fetch([])
-        assert world.loop.time() >= began + 60
-
-    world.run(scenario())
+    metadata = await open_metadata(cluster, rebootstrap_after=60.0)
+    await metadata.fetch([])
+    for broker in cluster.brokers.values():
+        broker.answers[MetadataRequest] = lambda request: NO_ANSWER
+    began = world.loop.time()
+    while any(node >= 0 for node in metadata._connections._nodes):
+        assert world.loop.time() < began + 70
+        with pytest.raises((TimeoutError, Unavailable)):
+            async with asyncio.timeout(0.3):
+                await metadata.fetch([])
+    assert world.loop.time() >= began + 60
 
 
 @pytest.mark.kip(1102)
-def test_a_broker_may_send_its_clients_back_to_the_bootstrap_servers(
+async def test_a_broker_may_send_its_clients_back_to_the_bootstrap_servers(
     world: World, cluster: ScriptedCluster
 ) -> None:
     codes = [ErrorCode.REBOOTSTRAP_REQUIRED]
@@ -398,15 +345,12 @@ def test_a_broker_may_send_its_clients_back_to_the_bootstrap_servers(
             response.error_code = codes.pop()
         return response
 
-    async def scenario() -> None:
-        metadata = await open_metadata(cluster)
-        await metadata.wait_for_topic("t", 10.0)
-        for broker in cluster.brokers.values():
-            broker.answers[MetadataRequest] = answer
-        with pytest.raises(Unavailable, match="requires clients to bootstrap again"):
-            await metadata.fetch([])
-        assert all(node < 0 for node in metadata._connections._nodes)
-        await metadata.wait_for_update()
-        assert {0, 1} <= set(metadata._connections._nodes)
-
-    world.run(scenario())
+    metadata = await open_metadata(cluster)
+    await metadata.wait_for_topic("t", 10.0)
+    for broker in cluster.brokers.values():
+        broker.answers[MetadataRequest] = answer
+    with pytest.raises(Unavailable, match="requires clients to bootstrap again"):
+        await metadata.fetch([])
+    assert all(node < 0 for node in metadata._connections._nodes)
+    await metadata.wait_for_update()
+    assert {0, 1} <= set(metadata._connections._nodes)

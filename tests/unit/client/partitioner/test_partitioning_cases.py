@@ -298,14 +298,13 @@ def test_case_6_the_rack_first_without_load(mode: str) -> None:
 
 @pytest.mark.kip(794)
 @in_both_modes
-def test_case_7_a_batch_size_of_0_is_one_record_a_turn(mode: str, kafka: ProduceCluster) -> None:
-    async def run() -> None:
-        async with kafka.producer(batch_size=0, partitioner_compat=mode) as producer:
-            for _ in range(50):
-                await producer.send("topic", b"x")
-            await producer.flush()
-
-    kafka.world.run(run())
+async def test_case_7_a_batch_size_of_0_is_one_record_a_turn(
+    mode: str, kafka: ProduceCluster
+) -> None:
+    async with kafka.producer(batch_size=0, partitioner_compat=mode) as producer:
+        for _ in range(50):
+            await producer.send("topic", b"x")
+        await producer.flush()
     assert [len(log) > 0 for log in kafka.stored.values()] == [True, True]
     assert sum(map(len, kafka.stored.values())) == 50
     with pytest.raises(UsageError, match="quantum of a turn is 0"):
@@ -386,7 +385,7 @@ def test_case_11_lingering_batches_are_not_cut_in_two(mode: str) -> None:
 
 
 @pytest.mark.kip(794)
-def test_case_12_when_a_broker_had_something_due_and_took_it(kafka: ProduceCluster) -> None:
+async def test_case_12_when_a_broker_had_something_due_and_took_it(kafka: ProduceCluster) -> None:
     """`java` alone: the default measures from when the broker became late (D4)."""
     stored = kafka.cluster.brokers[0].answers[ProduceRequest]
 
@@ -396,37 +395,34 @@ def test_case_12_when_a_broker_had_something_due_and_took_it(kafka: ProduceClust
         response.throttle_time_ms = 100
         return response
 
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        async with kafka.producer(
-            linger_ms=0,
-            partitioner_compat="java",
-            partitioner_availability_timeout_ms=42,
-        ) as producer:
-            await (await producer.send("topic", b"first", partition=0))
-            kafka.cluster.brokers[0].answers[ProduceRequest] = throttle
-            sent_at = loop.time()
-            await (await producer.send("topic", b"throttled", partition=0))
-            sender = producer._core.sender
-            node = sender._nodes[0]
-            assert node.ready_time == node.drain_time == sent_at
+    loop = asyncio.get_running_loop()
+    async with kafka.producer(
+        linger_ms=0,
+        partitioner_compat="java",
+        partitioner_availability_timeout_ms=42,
+    ) as producer:
+        await (await producer.send("topic", b"first", partition=0))
+        kafka.cluster.brokers[0].answers[ProduceRequest] = throttle
+        sent_at = loop.time()
+        await (await producer.send("topic", b"throttled", partition=0))
+        sender = producer._core.sender
+        node = sender._nodes[0]
+        assert node.ready_time == node.drain_time == sent_at
+        await asyncio.sleep(0.01)
+        sender.look()
+        assert node.ready_time == node.drain_time == sent_at  # nothing was due
+        for _ in range(2):
+            await producer.send("topic", b"waits", partition=0)
+            sender.look()
+            assert (node.ready_time, node.drain_time) == (loop.time(), sent_at)
             await asyncio.sleep(0.01)
-            sender.look()
-            assert node.ready_time == node.drain_time == sent_at  # nothing was due
-            for _ in range(2):
-                await producer.send("topic", b"waits", partition=0)
-                sender.look()
-                assert (node.ready_time, node.drain_time) == (loop.time(), sent_at)
-                await asyncio.sleep(0.01)
-            assert sender.unavailable_nodes() == frozenset()
-            await asyncio.sleep(0.03)
-            sender.look()
-            assert sender.unavailable_nodes() == {0}
-            await asyncio.sleep(0.1)
-            assert node.ready_time == node.drain_time > sent_at + 0.1
-            assert sender.unavailable_nodes() == frozenset()
-
-    kafka.world.run(run())
+        assert sender.unavailable_nodes() == frozenset()
+        await asyncio.sleep(0.03)
+        sender.look()
+        assert sender.unavailable_nodes() == {0}
+        await asyncio.sleep(0.1)
+        assert node.ready_time == node.drain_time > sent_at + 0.1
+        assert sender.unavailable_nodes() == frozenset()
 
 
 @pytest.mark.kip(480)

@@ -30,7 +30,7 @@ async def send(producer: AsyncProducer, number: int) -> Any:
     return await producer.send("topic", b"%d" % number, partition=0)
 
 
-def test_what_was_stored_behind_a_batch_that_is_given_up_is_not_stored_again(
+async def test_what_was_stored_behind_a_batch_that_is_given_up_is_not_stored_again(
     kafka: ProduceCluster,
 ) -> None:
     """Under new numbers its broker would not know it again."""
@@ -42,28 +42,25 @@ def test_what_was_stored_behind_a_batch_that_is_given_up_is_not_stored_again(
         return NO_ANSWER if is_mute else response
 
     broker.answers[ProduceRequest] = answer
-
-    async def run() -> None:
-        nonlocal is_mute
-        async with kafka.producer(
-            linger_ms=0, request_timeout_ms=400, delivery_timeout_ms=1000, retry_backoff_ms=10
-        ) as producer:
-            await (await send(producer, 0))
-            is_mute = True
-            given_up = await send(producer, 1)
-            await asyncio.sleep(0.3)
-            behind = await send(producer, 2)
-            with pytest.raises(Unavailable, match=r"delivery\.timeout\.ms"):
-                await given_up
-            is_mute = False
-            last = await send(producer, 3)
-            assert [(await each).offset for each in (behind, last)] == [2, 3]
-
-    kafka.world.run(run())
+    async with kafka.producer(
+        linger_ms=0, request_timeout_ms=400, delivery_timeout_ms=1000, retry_backoff_ms=10
+    ) as producer:
+        await (await send(producer, 0))
+        is_mute = True
+        given_up = await send(producer, 1)
+        await asyncio.sleep(0.3)
+        behind = await send(producer, 2)
+        with pytest.raises(Unavailable, match=r"delivery\.timeout\.ms"):
+            await given_up
+        is_mute = False
+        last = await send(producer, 3)
+        assert [(await each).offset for each in (behind, last)] == [2, 3]
     assert kafka.stored[ZERO] == [b"0", b"1", b"2", b"3"]
 
 
-def test_no_more_is_sent_behind_a_batch_than_its_broker_knows_again(kafka: ProduceCluster) -> None:
+async def test_no_more_is_sent_behind_a_batch_than_its_broker_knows_again(
+    kafka: ProduceCluster,
+) -> None:
     """Five: a stored batch without answer, with five stored behind it, would be out of order."""
     broker = kafka.cluster.brokers[0]
     doubts: list[object] = []
@@ -80,19 +77,15 @@ def test_no_more_is_sent_behind_a_batch_than_its_broker_knows_again(kafka: Produ
         return response
 
     broker.answers[ProduceRequest] = answer
-
-    async def run() -> None:
-        async with kafka.producer(
-            batch_size=0, linger_ms=0, request_timeout_ms=300, retry_backoff_ms=1
-        ) as producer:
-            deliveries = []
-            for number in range(200):
-                deliveries.append(await send(producer, number))
-                await asyncio.sleep(0.0001)
-            for delivery in deliveries:
-                await delivery
-
-    kafka.world.run(run())
+    async with kafka.producer(
+        batch_size=0, linger_ms=0, request_timeout_ms=300, retry_backoff_ms=1
+    ) as producer:
+        deliveries = []
+        for number in range(200):
+            deliveries.append(await send(producer, number))
+            await asyncio.sleep(0.0001)
+        for delivery in deliveries:
+            await delivery
     assert len(doubts) == 2
     assert kafka.stored[ZERO] == [b"%d" % number for number in range(200)]
     assert max(kafka.epochs) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,17 +9,9 @@ import pytest
 from tests.unit.client.scripted_transactions import (
     TOPIC,
     TransactionCluster,
-    make_transaction_cluster,
 )
 from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.errors import UsageError
-from trimtab.sim.world import World
-
-
-@pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
-def brokers(request: pytest.FixtureRequest) -> Iterator[TransactionCluster]:
-    with World(23) as world:
-        yield make_transaction_cluster(world, request.param)
 
 
 @pytest.mark.parametrize(
@@ -46,17 +37,14 @@ def brokers(request: pytest.FixtureRequest) -> Iterator[TransactionCluster]:
         ({TOPIC: 1}, ConsumerGroup("g", 1, "m", 5), "group instance id=5"),  # type: ignore[arg-type]
     ],
 )
-def test_offsets_that_cannot_be_are_refused(
+async def test_offsets_that_cannot_be_are_refused(
     brokers: TransactionCluster, offsets: Any, group: Any, message: str
 ) -> None:
-    async def scenario() -> None:
-        async with brokers.producer() as producer:
-            await producer.init_transactions()
-            await producer.begin_transaction()
-            with pytest.raises(UsageError, match=message):
-                await producer.send_offsets_to_transaction(offsets, group)
-            await producer.send_offsets_to_transaction({TOPIC: 7}, "readers")
-            await producer.commit_transaction()
-
-    brokers.run(scenario)
+    async with brokers.producer() as producer:
+        await producer.init_transactions()
+        await producer.begin_transaction()
+        with pytest.raises(UsageError, match=message):
+            await producer.send_offsets_to_transaction(offsets, group)
+        await producer.send_offsets_to_transaction({TOPIC: 7}, "readers")
+        await producer.commit_transaction()
     assert brokers.offsets == {TOPIC: 7}

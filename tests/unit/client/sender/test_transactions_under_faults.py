@@ -119,7 +119,7 @@ def test_under_faults_exactly_the_committed_records_are_read(level: int, seed: i
                         expected[partition] += values
 
         brokers.fault = fault
-        brokers.run(scenario)
+        brokers.world.run(scenario())
     assert fatal == []
     assert {TOPIC: [], OTHER: []} | brokers.committed == expected
     assert brokers.offsets == positions
