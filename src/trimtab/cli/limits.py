@@ -15,13 +15,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
-from trimtab.balance.limits import (
-    PER_BROKER,
-    PER_CLUSTER,
-    Allowance,
-    ClusterUsage,
-    LimitExceeded,
-)
+from trimtab.balance.limits import PER_BROKER, PER_CLUSTER, Allowance, ClusterUsage, LimitExceeded
 from trimtab.cli.options import add_client_options, read_client_options
 from trimtab.cli.selection import connect_admin
 from trimtab.cli.usage import read_usage

@@ -15,15 +15,7 @@ from typing import Protocol
 from trimtab.cli import FAILED, INTERRUPTED
 from trimtab.cli.options import read_pairs, read_properties
 from trimtab.config import BROKER
-from trimtab.config.node import (
-    ANY_HOST,
-    LOOPBACK,
-    Address,
-    Given,
-    Node,
-    format_address,
-    read_node,
-)
+from trimtab.config.node import ANY_HOST, LOOPBACK, Address, Given, Node, format_address, read_node
 from trimtab.errors import Unavailable, UsageError
 from trimtab.runtime.descriptors import share_out_descriptors
 from trimtab.runtime.event_loop import new_event_loop

@@ -11,12 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from trimtab.cli.options import (
-    RefusedOption,
-    add_client_options,
-    read_client_options,
-    read_pairs,
-)
+from trimtab.cli.options import RefusedOption, add_client_options, read_client_options, read_pairs
 from trimtab.cli.selection import connect_admin, list_partitions, select_topics
 from trimtab.cli.topic_description import (
     CHECKS,
