@@ -1,4 +1,5 @@
-"""The consumer against brokers that answer by script, in virtual time."""
+"""The consumer, with its fetcher (`trimtab.client.fetcher.fetcher`), against brokers that answer by
+script, in virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The producer with scripted brokers: requests, responses and their order."""
+"""The producer with scripted brokers: requests (`trimtab.client.sender.produce_request`), responses
+and their order."""
 
 from __future__ import annotations
 
