@@ -17,7 +17,7 @@ from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -61,7 +61,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that is a coroutine in the virtual time of its fixture `world`."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    fixtures = pyfuncitem.funcargs
+    fixtures: dict[str, Any] = pyfuncitem.funcargs
     names = inspect.signature(pyfuncitem.obj).parameters
     fixtures["world"].run(pyfuncitem.obj(**{name: fixtures[name] for name in names}))
     return True

@@ -465,8 +465,8 @@ async def test_a_partition_that_found_no_room_is_first_in_the_next_request(
                 await producer.send("topic", b"x" * 1000, partition=partition)
         await producer.flush()
     counts = [0] * 5
-    for _, _, partition, _ in kafka.batches:
-        counts[partition.partition] += 1
+    for _, _, stored_in, _ in kafka.batches:
+        counts[stored_in.partition] += 1
         assert max(counts) - min(counts) <= 2, "nobody is left behind"
     assert counts == [6] * 5
     sizes = [
