@@ -36,6 +36,7 @@ from trimtab.client.arguments import (
 from trimtab.config.node import CONTROLLER_ID, EMBEDDED, OWN_OPTIONS, format_address
 from trimtab.controller.node import ControllerNode
 from trimtab.errors import UsageError
+from trimtab.runtime.descriptors import files_per_storage
 from trimtab.runtime.files import DirectoryStorage
 from trimtab.runtime.loop_thread import LoopThread
 from trimtab.storage.identity import identify_cluster
@@ -436,7 +437,11 @@ class Cluster:
             from tempfile import mkdtemp
 
             self._temporary = mkdtemp(prefix="trimtab-")
-        return DirectoryStorage(self._path(name), durable=self._temporary is None)
+        return DirectoryStorage(
+            self._path(name),
+            max_open_files=files_per_storage(self._count + 1),  # and the controller's
+            durable=self._temporary is None,
+        )
 
     def _path(self, name: str) -> str:
         """The path of a node's data; only its name if `storage` decides the path."""

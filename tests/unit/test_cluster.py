@@ -13,6 +13,8 @@ import pytest
 from trimtab import Admin, Producer
 from trimtab.cluster import Cluster
 from trimtab.errors import UsageError
+from trimtab.runtime.descriptors import files_per_storage
+from trimtab.runtime.files import DirectoryStorage
 from trimtab.sim.world import World
 from trimtab.wire.framing import decode_response, encode_request
 from trimtab.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -96,6 +98,12 @@ def test_temporary_data_go_with_the_cluster(
         metadata(cluster.addresses[0], "t")
         assert list(tmp_path.glob("trimtab-*/broker-0/meta.properties"))
     assert not list(tmp_path.iterdir())
+
+
+def test_the_nodes_share_the_open_files_of_the_program(tmp_path: Path) -> None:
+    storage = Cluster(brokers=3, data=tmp_path)._directory("broker-0")
+    assert isinstance(storage, DirectoryStorage)
+    assert storage._max_open_files == files_per_storage(4)
 
 
 def test_ports_can_be_chosen() -> None:

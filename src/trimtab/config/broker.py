@@ -143,7 +143,9 @@ _CONNECTIONS = (
         "max.connections",
         INT,
         INT_MAX,
-        "Connections open at once; further ones are closed at once.",
+        "Connections open at once; further ones are closed at once. The hard limit on open files"
+        " (ulimit -Hn) bounds them as well: a quarter of it is for log files, the rest but 64 for"
+        " connections. A broker process raises its soft limit to the hard one when it starts.",
         NOT_NEGATIVE,
         kip="KIP-402",
         dynamic=CLUSTER_WIDE,

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import EISDIR, EMFILE, ENOENT, ENOSPC
@@ -100,6 +101,28 @@ class TestFile:
         assert [file.read(4, 2) for file in files] == [bytes([i, 2]) for i in range(10)]
         storage.close()
         assert storage.open_files == 0
+
+    @pytest.mark.parametrize("count", [1, 33, 1_000])
+    @pytest.mark.parametrize("most", [32, 1_000])
+    def test_files_within_the_limit_are_opened_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, most: int
+    ) -> None:
+        real, opened = os.open, Counter[str]()
+
+        def count_opened(path: str, flags: int, mode: int = 0o777) -> int:
+            opened[path] += 1
+            return real(path, flags, mode)
+
+        monkeypatch.setattr(os, "open", count_opened)
+        storage = DirectoryStorage(tmp_path, max_open_files=most)
+        files = [storage.open(str(number)) for number in range(count)]
+        for turn in range(3):
+            for file in files:
+                file.append(bytes([turn]))
+        storage.close()
+        assert set(opened.values()) == {1 if count <= most else 3}
+        sizes = {os.path.getsize(tmp_path / str(number)) for number in range(count)}
+        assert (len(opened), sizes) == (count, {3})
 
     def test_the_file_used_last_stays_open(self, tmp_path: Path) -> None:
         storage = DirectoryStorage(tmp_path, max_open_files=2)
