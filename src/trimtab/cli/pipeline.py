@@ -3,7 +3,8 @@
 `check` reads the file, checks every key and option, and lets Spark analyse the steps. It reads and
 writes no data and does not connect to Kafka. `run` makes the same checks before anything starts,
 then runs the pipeline until it is complete, fails, or is stopped by Ctrl-C or SIGTERM; the next run
-continues at the checkpoint. A second Ctrl-C or SIGTERM ends the command at once.
+continues at the checkpoint. A second Ctrl-C or SIGTERM ends the command at once, and so does the
+first one while Spark starts.
 
 By default Spark runs in local mode, started by this command. If spark-submit starts the command, or
 SPARK_REMOTE is set, the pipeline runs on that Spark cluster.
@@ -17,6 +18,7 @@ import argparse
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -72,10 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
     # Spark logs pages of stack traces for an error; the command prints one line.
     config = None if arguments.verbose else {"spark.log.level": "OFF"}
     arrived: list[int] = []
+    is_running = threading.Event()
     memory = arguments.memory or "1g"
     try:
         with (
-            _signals(arrived, end_jvm_at_once),
+            _signals(arrived, is_running, end_jvm_at_once),
             any_session(pipeline.name, arguments.cores, memory, config) as session,
         ):
             if not arguments.verbose:
@@ -83,9 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.verb == "check":
                 _check(session, pipeline)
             else:
+                is_running.set()
                 _run(session, pipeline, arrived)
-    except (KeyboardInterrupt, Exception):  # a second signal ended the JVM, so calls fail
-        if len(arrived) <= 1:
+    except (KeyboardInterrupt, Exception):  # a signal may have ended the JVM, so that calls fail
+        if len(arrived) <= is_running.is_set():
             raise
     return _SIGNALLED + arrived[0] if arrived else 0
 
@@ -138,19 +142,24 @@ def _run(session: SparkSession, pipeline: Pipeline, arrived: list[int]) -> None:
 
 
 @contextmanager
-def _signals(arrived: list[int], end_at_once: Callable[[], object]) -> Iterator[None]:
-    """Record each SIGINT and SIGTERM; the second one interrupts."""
+def _signals(
+    arrived: list[int], is_running: threading.Event, end_at_once: Callable[[], object]
+) -> Iterator[None]:
+    """Record each SIGINT and SIGTERM. All but the first one while the pipeline runs interrupt."""
 
     def note(number: int, _: object) -> None:
         arrived.append(number)
-        if len(arrived) > 1:
+        if len(arrived) > is_running.is_set():
+            logging.disable(logging.ERROR)  # py4j would log the interrupt with a stack trace
             end_at_once()
             raise KeyboardInterrupt
 
+    disabled = logging.root.manager.disable
     before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
+        logging.disable(disabled)
         for number, handler in before.items():
             signal.signal(number, handler)
 

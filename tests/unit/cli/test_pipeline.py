@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -75,3 +77,29 @@ def test_without_a_signal_the_run_is_done(
 ) -> None:
     assert run(monkeypatch, tmp_path) == 0
     assert ended == ["stopped"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("verb", ["check", "run"])
+def test_a_signal_while_spark_starts_ends_the_command_and_what_it_has_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals, verb: str
+) -> None:
+    """The JVM is a script that signals this process, and ends when its input does."""
+    submit = tmp_path / "bin" / "spark-submit"
+    submit.parent.mkdir()
+    submit.write_text(
+        f"#!/bin/sh\necho $$ > {tmp_path}/pid\nkill -{number:d} $PPID\nread x\nexit 1\n"
+    )
+    submit.chmod(0o755)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(name, "set by start_session")
+    monkeypatch.setattr(local, "find_java_home", lambda: tmp_path)
+    (tmp_path / "p.toml").write_text(FILE)
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    assert main(["pipeline", verb, str(tmp_path / "p.toml")]) == 128 + number
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert local._jvm_process() is None
+    assert logging.root.manager.disable == logging.NOTSET

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import signal
@@ -11,7 +12,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import UsageError
 from trimtab.spark.session.cache import cache_directory, write_atomically
@@ -49,8 +50,8 @@ def local_session(
         KeyboardInterrupt: SIGINT or SIGTERM arrived.
         Unavailable: no Java 17 or later.
     """
-    session = start_session(app, cores, memory, config)
     with _interrupts_end_jvm():
+        session = start_session(app, cores, memory, config)
         try:
             yield session
         finally:
@@ -83,7 +84,7 @@ def any_session(
         register(active)
         yield active
     elif is_given():
-        with _interrupts_deferred():  # also keeps the caller's handlers; PySpark sets its own
+        with _sigint_handler_kept():
             session = SparkSession.builder.appName(app).getOrCreate()
         try:
             register(session)
@@ -126,7 +127,7 @@ def has_lost_jvm() -> bool:
 
 
 def end_jvm_at_once() -> None:
-    """Terminate the JVM that `start_session` has started, if there is one, also during a job."""
+    """Terminate the JVM that `start_session` starts or has started, also during a job."""
     process = _jvm_process()
     if process is not None:
         process.terminate()  # on SIGTERM the JVM still removes its temporary files
@@ -146,7 +147,7 @@ def start_session(
     """Start Spark in local mode with this process's Python, and register the format `trimtab`.
 
     Spark runs on a Java that is found (`java.py`), listens on 127.0.0.1 only, and logs errors only.
-    Stop it with `stop_session`.
+    Stop it with `stop_session`. If the start fails or is interrupted, the JVM is ended.
 
     Args:
         app: the application's name.
@@ -189,13 +190,9 @@ def start_session(
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    try:
-        with _interrupts_deferred():
-            session = builder.getOrCreate()
+    with _sigint_handler_kept(), _start_recorded():
+        session = builder.getOrCreate()
         register(session)
-    except BaseException:
-        _end_jvm()
-        raise
     return session
 
 
@@ -244,27 +241,72 @@ def check_local_options(cores: int | None, memory: str | None) -> None:
 
 
 def _end_jvm() -> None:
+    global _starting
     from pyspark import SparkContext
 
     process, gateway = _jvm_process(), SparkContext._gateway
-    SparkContext._gateway = SparkContext._jvm = None
-    if gateway is None or process is None:
+    SparkContext._gateway = SparkContext._jvm = _starting = None
+    if process is None:
         return
+    assert process.stdin is not None  # PySpark made it a pipe
     try:
-        gateway.shutdown()
-        assert process.stdin is not None  # PySpark made it a pipe
-        process.stdin.close()  # the JVM ends when its input does
-        process.wait(_END_SECONDS)
+        if gateway is not None:
+            gateway.shutdown()
+            process.stdin.close()  # the JVM ends when its input does
+            process.wait(_END_SECONDS)
     finally:
         process.kill()  # does nothing if it has ended
         process.wait()
+        process.stdin.close()
 
 
 def _jvm_process() -> subprocess.Popen[bytes] | None:
-    """The JVM that this process started for its session; None if there is none."""
-    from pyspark import SparkContext
+    """The JVM that this process starts or has started for its session; None if there is none."""
+    # A signal may arrive while PySpark is being imported.
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    return getattr(getattr(context, "_gateway", None), "proc", None) or _starting
 
-    return getattr(SparkContext._gateway, "proc", None)
+
+_starting: subprocess.Popen[bytes] | None = None
+"""The JVM that PySpark is starting. PySpark publishes the process only when the JVM answers."""
+
+
+@contextmanager
+def _start_recorded() -> Iterator[None]:
+    """Set `_starting` when PySpark starts a JVM in the block; if the block fails, end that JVM."""
+    global _starting
+    java_gateway: Any = importlib.import_module("pyspark.java_gateway")
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        global _starting
+        with _interrupts_deferred():  # until the process is known
+            _starting = subprocess.Popen(*arguments, **options)
+        return _starting
+
+    original = java_gateway.Popen
+    java_gateway.Popen = start
+    try:
+        with warnings.catch_warnings():
+            # PySpark's own clean-up after an interrupt, when the JVM may have ended.
+            warnings.filterwarnings("ignore", "Unable to cleanly shutdown", RuntimeWarning)
+            yield
+    except BaseException:
+        _end_jvm()
+        raise
+    finally:
+        java_gateway.Popen = original
+        _starting = None
+
+
+@contextmanager
+def _sigint_handler_kept() -> Iterator[None]:
+    """Restore the handler of SIGINT after the block; PySpark sets its own with a new session."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -300,11 +342,7 @@ def _interrupts_end_jvm() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_deferred() -> Iterator[None]:
-    """Defer SIGINT and SIGTERM until the end of the block.
-
-    While Spark starts its JVM, only that call knows the process: if it were interrupted, the JVM
-    would keep running.
-    """
+    """Defer SIGINT and SIGTERM until the end of the block."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals go to the main thread
         return
