@@ -206,12 +206,17 @@ class StreamPlan:
         }
 
     def _await_sizes(self, limit: int) -> None:
-        """Wait until `limit` bytes can be divided fairly, or no further size is found."""
+        """Wait until `limit` bytes can be divided fairly, or no further size is found.
+
+        Spark ends a frozen query that gets no batch, so for one at least one size is awaited.
+        """
         sizes = self._sizes
         assert sizes is not None
         known = -1
-        while not sizes.await_fair(limit, _STALL_SECONDS) and sizes.known != known:
-            known = sizes.known
+        while not sizes.await_fair(limit, _STALL_SECONDS):
+            before, known = known, sizes.known
+            if known == before and (known > 0 or not self._observer.is_frozen):
+                return
 
     # -- tasks
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -233,6 +234,35 @@ def test_bytes_of_a_batch_that_nobody_has_counted_are_not_said() -> None:
     assert report is not None
     assert report[STATE]["batchRecords"] == 50
     assert "batchBytes" not in report[STATE]
+
+
+def test_available_now_does_not_take_late_sizes_for_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream_plan, "_STALL_SECONDS", 0.0)
+    may_answer = threading.Event()
+
+    class Late(Listed):
+        def find(
+            self, wanted: Mapping[TopicPartition, SizeRequest], changed: object = None
+        ) -> list[FoundSizes]:
+            return super().find(wanted) if may_answer.wait(0.01) else []
+
+    class Awaited(Sizes):
+        waits = 0
+
+        def await_fair(self, limit: int, timeout: float) -> bool:
+            self.waits += 1
+            if self.waits == 5:
+                may_answer.set()
+                timeout = 60.0
+            return super().await_fair(limit, timeout)
+
+    sizes = Awaited(lambda: Late({ZERO: [30] * 5}), 65, 1)
+    stream = plan(Topics(t0=50), sizes=sizes, maxBytesPerTrigger="65")
+    stream.freeze()
+    assert offsets(stream.next(stream.first(), takes_all=False)) == {"t0": 20}
+    stream.close()
 
 
 def test_lag_in_records_bytes_and_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
