@@ -10,6 +10,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as f
 
 from benchmarks.jars import RivalMissing, connector_jars
 from trimtab import Admin, Cluster, Producer
@@ -196,3 +197,40 @@ def test_an_idle_query_shows_its_progress_and_stops_at_once(
 
 def count(shown: list[SourceProgress]) -> int:
     return sum(each.batch_records for each in shown if each.query == "live")
+
+
+def test_small_partitions_share_tasks_and_no_record_is_read_twice(
+    spark: SparkSession, servers: str, tmp_path: Path
+) -> None:
+    """Limited batches of a topic with many partitions, a failure, a restart, and later records."""
+    with Admin(servers) as admin:
+        admin.create_topic("many", partitions=40)
+    expected: list[tuple[int, int]] = []
+
+    def send(first: int, end: int) -> None:
+        with Producer(servers) as producer:
+            for offset in range(first, end):
+                for partition in range(40):
+                    producer.send("many", b"v", partition=partition)
+                    expected.append((partition, offset))
+
+    send(0, 3)
+    sink = Sink()
+    frame = stream(spark, servers, subscribe="many", maxPartitions="4", maxOffsetsPerTrigger="80")
+    tagged = frame.select("partition", "offset", f.spark_partition_id(), "batchBytes")
+    sink.fails_at = 1
+    query = sink.write(tagged, tmp_path).trigger(availableNow=True).start()
+    with pytest.raises(Exception, match="killed here"):
+        query.awaitTermination(120)
+    sink.fails_at = -1
+    send(3, 4)
+    query = sink.write(tagged, tmp_path).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert sink.read == sorted(expected)
+    assert len(sink.batches) == 3
+    for rows in sink.batches.values():
+        assert {partition for partition, *_ in rows} == set(range(40))
+        tasks = {task for _, _, task, _ in rows}
+        assert 1 < len(tasks) <= 4
+        # Every partition is read by one task.
+        assert len({(partition, task) for partition, _, task, _ in rows}) == 40
