@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.spark.write.exactly_once_model import ROWS, Coordinator, ModelLedger, Spark
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
-from trimtab.errors import BrokerError, Unavailable, UsageError
+from trimtab.errors import BrokerError, KafkaError, Unavailable, UsageError
 from trimtab.spark.write import exactly_once as protocol
 from trimtab.spark.write.exactly_once import (
     BatchAttempt,
@@ -129,6 +129,48 @@ def test_a_batch_of_one_task_is_one_transaction() -> None:
     assert list(coordinator.transactions) == ["sink/driver"]
     (decision,) = coordinator.decisions
     assert (decision.batch_id, decision.status, decision.transactions) == (0, Status.DONE, ())
+
+
+@pytest.mark.parametrize(
+    ("moment", "error"),
+    [("tasks are done", BatchLate), ("decides", BatchLost), ("decided", BatchLost), ("done", None)],
+)
+def test_a_slow_run_of_a_repeated_stage_loses_rows_only_beside_the_decision_and_never_in_silence(
+    monkeypatch: pytest.MonkeyPatch, moment: str, error: type[KafkaError] | None
+) -> None:
+    coordinator = Coordinator(None)
+    ledger = ledger_of(coordinator)
+    first = protocol.begin(ledger, ENDLESS, 0)
+    protocol.commit(ledger, write(coordinator, first, 0, [[1], [2]]), 0)
+    attempted = protocol.begin(ledger, ENDLESS, 0)
+    receipts = write(coordinator, attempted, 1, [[3], [4]])
+    slow = protocol.assign(attempted, TaskRun("query", 1, 1, 0, 999))
+    prepared = receipts[1].prepared
+    assert slow is not None
+    assert prepared is not None
+    assert slow.transactional_id == prepared.transactional_id
+
+    def reach(point: str) -> None:
+        if point == moment:
+            coordinator.init(slow.transactional_id)
+
+    monkeypatch.setattr(protocol, "reached", reach)
+    reach("tasks are done")
+    if error is None:
+        protocol.commit(ledger, receipts, 0)
+    else:
+        with pytest.raises(error, match="batch 1"):
+            protocol.commit(ledger, receipts, 0)
+    monkeypatch.setattr(protocol, "reached", lambda point: None)
+    if error is BatchLost:
+        with pytest.raises(BatchLost, match="skip:1"):
+            protocol.begin(ledger, ENDLESS, 0)
+        return
+    again = protocol.begin(ledger, ENDLESS, 0)
+    rest = write(coordinator, again, 1, [[3], [4]])
+    assert [each.is_repeated for each in rest] == [error is None] * 2
+    protocol.commit(ledger, rest, 0)
+    assert sorted(coordinator.committed) == [1, 2, 3, 4]
 
 
 def test_a_batch_that_is_decided_is_not_written_again() -> None:
