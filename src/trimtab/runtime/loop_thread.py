@@ -157,7 +157,9 @@ class LoopThread:
         try:
             self.run(function, *args, **kwargs)
             self.stop()
-        except BaseException:
+        except BaseException as error:
+            if self.is_released and isinstance(error, UsageError | Unavailable):
+                return  # a close that Ctrl-C interrupted has just been finished in the background
             self._end_soon(0.0)  # finish the close that Ctrl-C interrupted
             raise
 

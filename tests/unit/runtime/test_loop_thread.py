@@ -263,6 +263,24 @@ def test_a_stopped_thread_refuses_work_and_stops_again_without_harm() -> None:
     gc.collect()  # A coroutine left unawaited would warn here, and warnings are errors.
 
 
+@pytest.mark.parametrize("place", ["run", "_refuse_unusable"])
+def test_a_second_end_while_the_first_is_finished_in_the_background_does_nothing(
+    monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Ctrl-C interrupts a close, the background finishes it, and the user closes again meanwhile."""
+    thread = LoopThread("ended-twice")
+
+    def finish_first(*args: object) -> None:
+        thread.release_soon()
+        thread._engine.thread.join(20)
+        monkeypatch.undo()
+        thread._refuse_unusable()
+
+    monkeypatch.setattr(thread, place, finish_first)
+    thread.end(asyncio.sleep, 0)
+    assert thread.is_released
+
+
 def test_shared_is_one_thread_until_its_last_hold_is_stopped() -> None:
     first, second = shared(), shared()
     loop = first.loop
