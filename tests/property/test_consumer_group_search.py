@@ -14,11 +14,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from copy import deepcopy
 from typing import Any
 
 import pytest
 
+from tests.property.forks import fork
 from tests.unit.coordinator.scene import GROUP, Scene, topic_id
 from trimtab.coordinator.consumer_group import ConsumerGroup, GroupState
 from trimtab.coordinator.consumer_member import ConsumerMember, MemberState
@@ -280,14 +280,14 @@ def search(states: int, claim: Callable[[World], bool] = lambda world: True) -> 
     while left and len(seen) < states:
         world = left.popleft()
         for what, number in world.actions():
-            after = deepcopy(world)
+            after = fork(world)
             after.act(what, number)
             if not claim(after):
                 raise Violation("the claim is false")
             if after.key not in seen:
                 seen.add(after.key)
                 left.append(after)
-                deepcopy(after).settle()
+                fork(after).settle()
     return len(seen)
 
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from typing import Any
 
 import pytest
 
+from tests.property.forks import fork
 from tests.unit.coordinator.scene import GROUP, Scene
 from trimtab.coordinator.classic_group import ClassicGroup, Phase
 from trimtab.coordinator.effects import Now
@@ -272,12 +272,12 @@ def search(states: int) -> int:
     while left and len(seen) < states:
         world = left.popleft()
         for what, number in world.actions():
-            after = deepcopy(world)
+            after = fork(world)
             after.act(what, number)
             if after.key not in seen:
                 seen.add(after.key)
                 left.append(after)
-                deepcopy(after).settle()
+                fork(after).settle()
     return len(seen)
 
 

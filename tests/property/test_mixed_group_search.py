@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from typing import Any
 
 import pytest
 
+from tests.property.forks import fork
 from tests.property.test_consumer_group_search import Client, Violation
 from tests.unit.coordinator.scene import GROUP, Scene
 from tests.unit.coordinator.test_mixed_group import assignment, read, subscription
@@ -387,14 +387,14 @@ def search(states: int, claim: Callable[[World], bool] = lambda world: True) -> 
     while left and len(seen) < states:
         world = left.popleft()
         for what, number in world.actions():
-            after = deepcopy(world)
+            after = fork(world)
             after.act(what, number)
             if not claim(after):
                 raise Violation("the claim is false")
             if after.key not in seen:
                 seen.add(after.key)
                 left.append(after)
-                deepcopy(after).settle()
+                fork(after).settle()
     return len(seen)
 
 
