@@ -193,7 +193,8 @@ class ClassicGroup:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id
         if not self._fits(caller, request):
             return ErrorCode.UNKNOWN_SERVER_ERROR, member_id
-        if member_id == NOBODY or member_id in self._expected:
+        is_expected = member_id in self._expected and request.group_instance_id is None
+        if member_id == NOBODY or is_expected:
             return ErrorCode.NONE, member_id
         return self._check_member(member_id, request.group_instance_id), member_id
 

@@ -573,13 +573,14 @@ class ConsumerGroup:
 
     def remove_member(self, now: Now, member_id: str, instance_id: str | None) -> ErrorCode:
         """Remove a member for an operator: by its id or, if it has one, its instance id."""
-        if instance_id is not None and not member_id:
-            member_id = self._static.get(instance_id, "")
+        if instance_id is not None:
+            known = self._static.get(instance_id)
+            if known is not None and member_id not in ("", known):
+                return ErrorCode.FENCED_INSTANCE_ID
+            member_id = known or ""
         member = self.members.get(member_id)
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if instance_id is not None and member.metadata.instance_id != instance_id:
-            return ErrorCode.FENCED_INSTANCE_ID
         self.remove(now, member)
         return ErrorCode.NONE
 

@@ -89,7 +89,7 @@ class OffsetRules(NamedTuple):
     """Options of the cluster for committed offsets.
 
     Attributes:
-        max_metadata: bytes of an offset's metadata.
+        max_metadata: characters of an offset's metadata, as Java counts them: of two bytes.
         retention_ms: how long the offsets of a group without members are kept.
     """
 
@@ -314,7 +314,7 @@ class GroupShard:
         if classic.members and (
             not rules.upgrades
             or classic.protocol_type != PROTOCOL_TYPE
-            or len(classic.members) >= rules.max_size
+            or len(classic.members) > rules.max_size
         ):
             raise RequestRefused(
                 ErrorCode.GROUP_ID_NOT_FOUND,
@@ -337,6 +337,7 @@ class GroupShard:
         if (
             consumers is None
             or not consumers.is_classic
+            or len(consumers.members) > self._rules.max_size
             or not self._consumer_rules(group_id).downgrades
         ):
             return
@@ -394,7 +395,7 @@ class GroupShard:
             codes[partition] = check(partition)
             if codes[partition] is not ErrorCode.NONE:
                 continue
-            if len(metadata.encode()) > self._offset_rules.max_metadata:
+            if _java_length(metadata) > self._offset_rules.max_metadata:
                 codes[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             expires_ms = now.ms + commit.keep_ms if commit.keep_ms >= 0 else -1
@@ -441,7 +442,7 @@ class GroupShard:
         """Delete offsets of topics to which no member subscribes: a code of the group, and the
         result of each partition."""
         group = self._groups.get(group_id)
-        subscribed: Collection[str] = ()
+        subscribed: Collection[str] | None = ()
         if not self._exists(group_id):
             return ErrorCode.GROUP_ID_NOT_FOUND, {}
         if group is not None and group.phase is not Phase.EMPTY:
@@ -452,7 +453,7 @@ class GroupShard:
             subscribed = consumers.subscribed_topics()
         codes = {}
         for partition in partitions:
-            if partition.topic in subscribed:
+            if subscribed is None or partition.topic in subscribed:
                 codes[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 continue
             codes[partition] = ErrorCode.NONE
@@ -499,6 +500,8 @@ class GroupShard:
         if group.protocol_type != PROTOCOL_TYPE or group.phase is not Phase.STABLE:
             return lambda *_: True
         subscribed = subscribed_topics(group)
+        if subscribed is None:
+            return lambda *_: True
         return lambda partition, each: partition.topic in subscribed or each.committed_ms > begin_ms
 
     # Groups as a whole
@@ -644,6 +647,10 @@ class GroupShard:
     def _drop_unused(self, group: ClassicGroup) -> None:
         if group.is_unused:
             self._groups.pop(group.id, None)
+
+
+def _java_length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def _restore(groups: dict[str, T], group_id: str, group: T | None) -> None:

@@ -7,18 +7,17 @@ from trimtab.errors import CorruptData
 from trimtab.wire.messages.consumer_protocol import ConsumerProtocolSubscription, decode_embedded
 
 
-def subscribed_topics(group: ClassicGroup) -> set[str]:
-    """The topics of all members; none of a member whose metadata cannot be read."""
-    return {
-        topic
-        for member in group.members.values()
-        for metadata in member.protocols.values()
-        for topic in _read_topics(metadata)
-    }
+def subscribed_topics(group: ClassicGroup) -> set[str] | None:
+    """The topics of all members; None if the metadata of one cannot be read.
 
-
-def _read_topics(metadata: bytes) -> list[str]:
-    try:
-        return decode_embedded(ConsumerProtocolSubscription, metadata)[0].topics
-    except CorruptData:
-        return []
+    Only the part of version 0 is read, as by Kafka: what follows it may have any form.
+    """
+    topics: set[str] = set()
+    for member in group.members.values():
+        first = next(iter(member.protocols.values()), b"")
+        metadata = member.protocols.get(group.protocol or "", first)
+        try:
+            topics.update(decode_embedded(ConsumerProtocolSubscription, metadata, 0)[0].topics)
+        except CorruptData:
+            return None
+    return topics

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.test_groups import QUICK, commit, find
+from trimtab.broker.authorized_operations import ON_GROUP
 from trimtab.errors import ErrorCode
 from trimtab.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from trimtab.wire.messages.consumer_group_heartbeat import (
@@ -90,11 +91,15 @@ def test_members_offsets_and_groups_over_the_wire(lab: Any) -> None:
 
         described = await client.ask(
             ConsumerGroupDescribeRequest(
-                group_ids=["g", "other"], include_authorized_operations=False
+                group_ids=["g", "other"], include_authorized_operations=True
             ),
             1,
         )
         group, missing = described.groups
+        assert (group.authorized_operations, missing.authorized_operations) == (
+            ON_GROUP,
+            -(2**31),
+        )
         assert missing.error_code == ErrorCode.GROUP_ID_NOT_FOUND
         assert (group.group_state, group.group_epoch, group.assignment_epoch) == (
             "Reconciling",

@@ -34,6 +34,8 @@ from trimtab.wire.messages.offset_fetch import (
 )
 from trimtab.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
+NO_TOPICS = b"\0\0\0\0\0\0\xff\xff\xff\xff"
+"""A subscription of a consumer to nothing."""
 QUICK = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 4}
 
 
@@ -62,7 +64,7 @@ async def find(lab: Any, group: str = "g", broker: int = 0) -> Any:
         await asyncio.sleep(0.05)
 
 
-async def join(client: Any, member: str = "", metadata: bytes = b"topics") -> Any:
+async def join(client: Any, member: str = "", metadata: bytes = NO_TOPICS) -> Any:
     """The response to JoinGroup, asked again while the groups are loaded."""
     while True:
         response = await client.ask(
@@ -194,6 +196,14 @@ def test_members_offsets_and_groups_over_the_wire(lab: Any) -> None:
         assert [each.group_state for each in described.groups] == ["Stable", "Dead"]
         assert described.groups[0].members[0].client_host == "/192.0.2.1"
         assert described.groups[0].members[0].client_id == "t"
+        assert described.groups[0].authorized_operations == -(2**31)
+        both = DescribeGroupsRequest(groups=["g", "other"], include_authorized_operations=True)
+        described = await client.ask(both, 6)
+        # AclEntry.supportedOperations(GROUP); nothing of what does not exist
+        assert [each.authorized_operations for each in described.groups] == [
+            1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11,
+            -(2**31),
+        ]
         listed = await client.ask(ListGroupsRequest(), 5)
         assert [(each.group_id, each.group_state) for each in listed.groups] == [("g", "Stable")]
 

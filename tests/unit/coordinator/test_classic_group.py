@@ -386,3 +386,13 @@ def test_a_rebalance_that_was_not_finished_is_forgotten() -> None:
     scene.restart()
     assert scene.state() == "Stable"
     assert scene.heartbeat(follower, 2) is ErrorCode.NONE
+
+
+def test_a_member_may_not_take_an_instance_id_with_an_id_that_it_was_given() -> None:
+    scene = Scene()
+    owner = scene.answer(scene.join(instance="i")).member_id
+    given = scene.answer(scene.join()).member_id
+    assert scene.answer(scene.join(given, "i")).error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert scene.answer(scene.join(given, "j")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    group = scene.shard._groups[GROUP]
+    assert list(group.members) == [owner]

@@ -437,3 +437,18 @@ def test_describing_a_consumer_group_as_a_classic_one_says_so(scene: Scene) -> N
     found = scene.shard.describe(6, GROUP)
     assert found.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert found.error_message == f"Group {GROUP} is not a classic group."
+
+
+def test_an_instance_is_removed_under_its_own_names_only(scene: Scene) -> None:
+    scene.beat("a", instance="i")
+    scene.beat("b")
+    unknown, fenced = ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID
+    assert scene.leave(("b", "other"), ("b", "i"), ("c", "i"), ("", "other")) == [
+        unknown,
+        fenced,
+        fenced,
+        unknown,
+    ]
+    assert sorted(described(scene)) == ["a", "b"]
+    assert scene.leave(("", "i")) == [ErrorCode.NONE]
+    assert sorted(described(scene)) == ["b"]

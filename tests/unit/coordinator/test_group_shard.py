@@ -62,13 +62,6 @@ def test_a_member_of_a_group_that_is_gone_is_refused(version: int, code: ErrorCo
     assert Scene().commit(1, "member", 3, version=version) is code
 
 
-def test_metadata_is_bounded_in_bytes() -> None:
-    scene = Scene()
-    assert scene.commit(1, metadata="ü" * 5) is ErrorCode.NONE
-    assert scene.commit(2, metadata="ü" * 5 + "x") is ErrorCode.OFFSET_METADATA_TOO_LARGE
-    assert scene.committed() == 1
-
-
 def test_offsets_are_loaded() -> None:
     scene = Scene()
     scene.commit(1)
@@ -206,3 +199,11 @@ def test_groups_are_listed_by_state_and_type(
     scene.stable_group()
     scene.commit(1, group="offsets only")
     assert [each.group_id for each in scene.shard.list_groups(states, types)] == found
+
+
+def test_metadata_of_an_offset_is_counted_as_in_java() -> None:
+    scene = Scene()
+    assert scene.commit(1, metadata="ä" * 10) == ErrorCode.NONE
+    assert scene.commit(1, metadata="\U0001f600" * 5) == ErrorCode.NONE
+    assert scene.commit(1, metadata="ä" * 11) == ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert scene.commit(1, metadata="\U0001f600" * 6) == ErrorCode.OFFSET_METADATA_TOO_LARGE

@@ -236,7 +236,7 @@ def test_what_a_mixed_group_refuses(scene: Scene) -> None:
     assert joining("new", protocols=good) == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-@pytest.mark.parametrize("rules", [{"upgrades": False}, {"max_size": 1}])
+@pytest.mark.parametrize("rules", [{"upgrades": False}, {"max_size": 0}])
 def test_a_classic_group_is_not_upgraded_against_its_rules(
     scene: Scene, rules: dict[str, Any]
 ) -> None:
@@ -255,3 +255,20 @@ def test_a_consumer_group_is_not_downgraded_against_its_rules(scene: Scene) -> N
     scene.beat("b", -1)
     assert catch_up(scene, member, []) == (3, [0, 1, 2, 3])
     assert state(scene) == "Stable"
+
+
+def test_a_classic_group_as_large_as_may_be_is_full(scene: Scene) -> None:
+    classic_group(scene)
+    records = len(scene.records)
+    scene.consumer_rules = scene.consumer_rules._replace(max_size=1)
+    assert scene.beat("b").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert (scene.state(), len(scene.records)) == ("Stable", records)
+
+
+def test_a_group_with_more_members_than_a_classic_group_may_have_stays(scene: Scene) -> None:
+    member = classic_group(scene)
+    scene.beat("b")
+    scene.shard._rules = scene.rules._replace(max_size=0)
+    scene.beat("b", -1)
+    assert list(described(scene)) == [member]
+    assert state(scene) != "Empty"

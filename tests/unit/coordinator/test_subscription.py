@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.coordinator.scene import GROUP, Scene
+from tests.unit.coordinator.scene import DAY_MS, GROUP, Scene
 from trimtab.coordinator.subscription import subscribed_topics
+from trimtab.errors import ErrorCode
+from trimtab.records import TopicPartition
 
 
 @pytest.mark.parametrize(
@@ -14,14 +16,38 @@ from trimtab.coordinator.subscription import subscribed_topics
         (b"\0\0\0\0\0\2\0\1a\0\2bc\xff\xff\xff\xff", {"a", "bc"}),
         (b"\0\x09\0\0\0\1\0\1a" + b"\xff" * 4 + b"\0" * 8 + b"\xff\xff" + b"later", {"a"}),
         (b"\0\0\0\0\0\0\xff\xff\xff\xff", set()),
-        (b"\0\0\xff\xff\xff\xff", set()),
-        (b"\xff\xff\0\0\0\0\xff\xff\xff\xff", set()),
-        (b"\0\0\x7f\xff\xff\xff\0\1a", set()),
-        (b"\0\0\0\0\0\1\0\5ab", set()),
-        (b"", set()),
+        (b"\0\3\0\0\0\1\0\1a" + b"\xff" * 4 + b"of another form", {"a"}),
+        (b"\0\0\xff\xff\xff\xff", None),
+        (b"\xff\xff\0\0\0\0\xff\xff\xff\xff", None),
+        (b"\0\0\x7f\xff\xff\xff\0\1a", None),
+        (b"\0\0\0\0\0\1\0\5ab", None),
+        (b"", None),
     ],
 )
-def test_topics_are_read_if_there_are_any(metadata: bytes, topics: set[str]) -> None:
+def test_topics_are_read_if_they_can_be(metadata: bytes, topics: set[str] | None) -> None:
     scene = Scene()
     scene.stable_group(size=1, protocols=[("range", metadata)])
     assert subscribed_topics(scene.shard._groups[GROUP]) == topics
+
+
+def test_topics_are_those_of_the_chosen_protocol() -> None:
+    scene = Scene()
+    protocols = [("mine", b"?"), ("range", b"\0\0\0\0\0\1\0\1a\xff\xff\xff\xff")]
+    scene.stable_group(size=1, protocols=protocols)
+    group = scene.shard._groups[GROUP]
+    assert (group.protocol, subscribed_topics(group)) == ("mine", None)
+    group.protocol = "range"
+    assert subscribed_topics(group) == {"a"}
+
+
+def test_offsets_stay_while_nobody_knows_what_the_members_read() -> None:
+    scene = Scene()
+    (member,) = scene.stable_group(size=1, protocols=[("range", b"?")])
+    scene.commit(1, member, 1)
+    for _ in range(8):
+        scene.now_s += DAY_MS / 1000
+        scene.shard.expire_offsets(scene.now)
+    assert scene.committed() == 1
+    partition = TopicPartition("t", 0)
+    code, codes = scene.shard.delete_offsets(GROUP, [partition])
+    assert (code, codes) == (0, {partition: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC})

@@ -9,9 +9,10 @@ NOT_COORDINATOR. `trimtab.coordinator` decides; `trimtab.broker.group_partition`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
+from trimtab.broker.authorized_operations import ON_GROUP
 from trimtab.broker.group_partition import Decide
 from trimtab.broker.groups import Groups
 from trimtab.coordinator.classic_group import refuse_join
@@ -26,6 +27,7 @@ from trimtab.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
 )
+from trimtab.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from trimtab.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -172,7 +174,10 @@ def describe_groups(
     parts = yield from in_parts(request.groups, describe, 1)
 
     async def respond() -> DescribeGroupsResponse:
-        return DescribeGroupsResponse(groups=[await asked for _, asked in parts])
+        described = DescribeGroupsResponse(groups=[await asked for _, asked in parts])
+        if request.include_authorized_operations:
+            _authorize(described.groups)
+        return described
 
     return respond()
 
@@ -263,9 +268,18 @@ def describe_consumer_groups(
     parts = yield from in_parts(request.group_ids, describe, 1)
 
     async def respond() -> ConsumerGroupDescribeResponse:
-        return ConsumerGroupDescribeResponse(groups=[await asked for _, asked in parts])
+        described = ConsumerGroupDescribeResponse(groups=[await asked for _, asked in parts])
+        if request.include_authorized_operations:
+            _authorize(described.groups)
+        return described
 
     return respond()
+
+
+def _authorize(described: Iterable[DescribedGroup | DescribedConsumerGroup]) -> None:
+    for each in described:
+        if each.error_code == ErrorCode.NONE:
+            each.authorized_operations = ON_GROUP
 
 
 def ask_group(

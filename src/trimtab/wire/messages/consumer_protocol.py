@@ -66,8 +66,11 @@ def encode_embedded(message: object, version: int) -> bytes:
     return version.to_bytes(_VERSION_BYTES, "big") + encode(message, version)
 
 
-def decode_embedded(cls: type[M], data: BytesLike) -> tuple[M, int]:
+def decode_embedded(cls: type[M], data: BytesLike, newest: int | None = None) -> tuple[M, int]:
     """The message, and the version that its sender gave.
+
+    Args:
+        newest: only fields up to this version are read; None: all that are known.
 
     Raises:
         CorruptData: malformed.
@@ -75,5 +78,5 @@ def decode_embedded(cls: type[M], data: BytesLike) -> tuple[M, int]:
     version = int.from_bytes(data[:_VERSION_BYTES], "big", signed=True)
     if len(data) < _VERSION_BYTES or version < 0:
         raise CorruptData(f"{cls.__name__} in {len(data)} bytes has no version")
-    known = min(version, schema(cls).versions.high)
+    known = min(version, schema(cls).versions.high if newest is None else newest)
     return decode(cls, known, data, _VERSION_BYTES, allow_rest=True), version
