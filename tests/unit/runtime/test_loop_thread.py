@@ -267,7 +267,7 @@ def test_a_stopped_thread_refuses_work_and_stops_again_without_harm() -> None:
 def test_a_second_end_while_the_first_is_finished_in_the_background_does_nothing(
     monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """Ctrl-C interrupts a close, the background finishes it, and the user closes again meanwhile."""
+    """Ctrl-C interrupts a close; the background finishes it while the user closes again."""
     thread = LoopThread("ended-twice")
 
     def finish_first(*args: object) -> None:
