@@ -69,8 +69,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog=f"trimtab {name}",
         description=module.__doc__,
         epilog=f"examples:\n{module.EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     module.configure(parser)
     arguments = parser.parse_args(words[1:])
@@ -118,8 +116,6 @@ def _choose_command(words: Sequence[str]) -> str:
         "For the options of a command: trimtab topics --help\n"
         "Without --bootstrap-server a command connects to 127.0.0.1:9092, where "
         "`trimtab cluster up` listens.\nThe commands work with any other Kafka cluster, too.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     parser.add_argument("command", nargs="?", help=argparse.SUPPRESS)

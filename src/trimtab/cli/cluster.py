@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from trimtab.cli.options import read_pairs
+from trimtab.cli.options import add_list_option, read_pairs
 from trimtab.errors import Unavailable, UsageError
 
 TYPE_CHECKING = False  # the same as typing's; importing typing would delay the processes' start
@@ -48,8 +48,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="start a cluster and keep it running",
         description=__doc__,
         epilog=f"examples:\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     up.add_argument(
         "--brokers", type=int, default=1, metavar="N", help="number of brokers (default: 1)"
@@ -74,20 +72,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="directory for logs and metadata (default: a temporary one, deleted at the end)",
     )
-    up.add_argument(
+    add_list_option(
+        up,
         "--slow",
-        nargs="+",
-        action="extend",
-        default=[],
         metavar="BROKER=MS",
         help="delay each of this broker's answers to produce requests by MS milliseconds "
         "(default: no delay)",
     )
-    up.add_argument(
+    add_list_option(
+        up,
         "--config",
-        nargs="+",
-        action="extend",
-        default=[],
         metavar="NAME=VALUE",
         help="options for all brokers and the controller, such as num.partitions=6",
     )

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from trimtab.cli.options import add_client_options, read_client_options, read_pairs
+from trimtab.cli.options import add_client_options, add_list_option, read_client_options, read_pairs
 from trimtab.cli.selection import choose_partitions, connect_admin
 from trimtab.errors import UsageError
 from trimtab.records import Record, TimestampType, TopicPartition
@@ -70,13 +70,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="end when no record has arrived for this many milliseconds (default: never)",
     )
-    parser.add_argument(
+    add_list_option(
+        parser,
         "--formatter-property",
         "--property",
         dest="formatter",
-        nargs="+",
-        action="extend",
-        default=[],
         metavar="NAME=VALUE",
         help="what to print of each record: " + ", ".join(FORMATTER_DEFAULTS),
     )

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from trimtab.cli import FAILED, INTERRUPTED
-from trimtab.cli.options import read_pairs, read_properties
+from trimtab.cli.options import add_list_option, read_pairs, read_properties
 from trimtab.config import BROKER
 from trimtab.config.node import ANY_HOST, LOOPBACK, Address, Given, Node, format_address, read_node
 from trimtab.errors import Unavailable, UsageError
@@ -68,11 +68,9 @@ def add_node_options(parser: argparse.ArgumentParser, port: int) -> None:
         metavar="DIR",
         help="data directory (log.dirs; default: a temporary one, deleted at the end)",
     )
-    parser.add_argument(
+    add_list_option(
+        parser,
         "--config",
-        nargs="+",
-        action="extend",
-        default=[],
         metavar="NAME=VALUE",
         help="other broker or controller options, such as num.partitions=6",
     )

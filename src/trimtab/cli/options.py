@@ -37,6 +37,27 @@ class RefusedOption(argparse.Action):
         raise argparse.ArgumentError(self, self.why)
 
 
+def add_list_option(
+    parser: argparse._ActionsContainer,
+    *names: str,
+    metavar: str,
+    help: str,
+    dest: str | None = None,
+) -> None:
+    """Add an option that several words may follow, and that may be repeated."""
+    parser.add_argument(
+        *names, dest=dest, nargs="+", action="extend", default=[], metavar=metavar, help=help
+    )
+
+
+def add_choices(
+    parser: argparse.ArgumentParser, name: str, choices: Iterable[str], help: str
+) -> None:
+    """Add an option that selects some of these; without it, all are."""
+    each = list(choices)
+    parser.add_argument(name, nargs="+", choices=each, default=each, help=f"{help} (default: all)")
+
+
 def add_client_options(
     parser: argparse.ArgumentParser,
     properties: Sequence[str] = (),
@@ -57,15 +78,13 @@ def add_client_options(
         metavar="HOST:PORT,…",
         help=f"brokers to connect to first (default: {DEFAULT_BOOTSTRAP_SERVERS})",
     )
-    group.add_argument(
+    add_list_option(
+        group,
         "-X",
         "--command-property",
         *properties,
         dest="properties",
         metavar="NAME=VALUE",
-        nargs="+",
-        action="extend",
-        default=[],
         help="client options, such as linger.ms=10; they override those of the file",
     )
     group.add_argument(

@@ -16,10 +16,16 @@ MISSPELT = 2
 class Parser(argparse.ArgumentParser):
     """Argparse's parser, but an error is one line without the usage.
 
-    An unknown option is reported before any other error, with the most similar option.
+    An unknown option is reported before any other error, with the most similar option. Options
+    cannot be abbreviated, and descriptions keep their lines; so do the parsers of verbs.
     """
 
     _words: Sequence[str] = ()
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options
+        )
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None

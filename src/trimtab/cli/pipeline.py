@@ -49,8 +49,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
             help=summary,
             description=__doc__,
             epilog=f"examples:\n{EXAMPLES}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
         )
         command.add_argument("file", metavar="FILE", help="the pipeline, in TOML")
         command.add_argument(

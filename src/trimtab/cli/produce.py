@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trimtab.cli.failures import Failures
 from trimtab.cli.options import (
     add_client_options,
+    add_list_option,
     read_client_options,
     read_pairs,
     read_properties_file,
@@ -117,13 +118,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="send to this partition of the topic (default: the partitioner chooses)",
     )
-    parser.add_argument(
+    add_list_option(
+        parser,
         "--reader-property",
         "--property",
         dest="reader",
-        nargs="+",
-        action="extend",
-        default=[],
         metavar="NAME=VALUE",
         help="how to read a line: "
         + ", ".join(READER_DEFAULTS)

@@ -21,7 +21,7 @@ from shutil import copytree
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from trimtab.cli.options import read_pairs
+from trimtab.cli.options import add_list_option, read_pairs
 from trimtab.config.node import CONTROLLER_ID
 from trimtab.controller.journal import DIRECTORY, Journal
 from trimtab.controller.recovery import Recovered, RecoveredPartition, recover, write_journal
@@ -63,19 +63,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="the controller's directory: missing, or an old copy of it",
     )
-    parser.add_argument(
+    add_list_option(
+        parser,
         "--broker",
-        nargs="+",
-        action="extend",
-        default=[],
         metavar="DIR",
         help="the data directories of all brokers",
     )
-    parser.add_argument(
+    add_list_option(
+        parser,
         "--partitions",
-        nargs="+",
-        action="extend",
-        default=[],
         metavar="TOPIC=N",
         help="the number of partitions of a topic whose last partitions had no records",
     )

@@ -11,7 +11,13 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from trimtab.cli.options import RefusedOption, add_client_options, read_client_options, read_pairs
+from trimtab.cli.options import (
+    RefusedOption,
+    add_client_options,
+    add_list_option,
+    read_client_options,
+    read_pairs,
+)
 from trimtab.cli.selection import connect_admin, list_partitions, select_topics
 from trimtab.cli.topic_description import (
     CHECKS,
@@ -117,11 +123,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--replication-factor; with --alter it lists all partitions, and existing ones are not "
         "changed",
     )
-    parser.add_argument(
+    add_list_option(
+        parser,
         "--config",
-        nargs="+",
-        action="extend",
-        default=[],
         metavar="NAME=VALUE",
         help="with --create: options of the new topic, such as retention.ms=3600000",
     )

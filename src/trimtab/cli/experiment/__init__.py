@@ -19,6 +19,7 @@ from typing import Any
 
 from trimtab.cli.experiment.display import Display
 from trimtab.cli.options import add_client_options
+from trimtab.errors import UsageError
 
 EXAMPLES = """\
   trimtab experiment kip794                        both series, all configurations: 8 minutes
@@ -33,8 +34,9 @@ EXPERIMENTS = {
     "kip480": ("trimtab.cli.experiment.kip480", "round robin and sticky: batch sizes, latency"),
     "kip1123": ("trimtab.cli.experiment.kip1123", "rack-aware partitioning: bytes across racks"),
 }
-"""By name, the module and its summary. A module has `configure(parser)` and `async
-run(arguments, display)`, which returns findings, results for JSON, and plots by file name."""
+"""By name, the module and its summary. A module has `configure(parser)`, the default and the lowest
+number of records, and `async run(arguments, display)`, which returns findings, results for JSON,
+and plots by file name."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +47,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
             name,
             help=summary,
             description=module.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
         )
         one.add_argument(
             "--out",
@@ -54,6 +54,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
             default=Path(f"{name}-out"),
             metavar="DIR",
             help=f"write JSON and plots to this directory (default: {name}-out)",
+        )
+        one.add_argument(
+            "--records",
+            type=int,
+            default=module.RECORDS,
+            metavar="N",
+            help=f"records that each producer sends in each run (default: {module.RECORDS})",
         )
         module.configure(one)
         if module.RUNS_ANYWHERE:
@@ -71,6 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
         KeyboardInterrupt: SIGINT or SIGTERM was received; all started processes have ended.
     """
     module = importlib.import_module(EXPERIMENTS[arguments.experiment][0])
+    if arguments.records < module.FEWEST_RECORDS:
+        raise UsageError(f"--records {arguments.records}: send at least {module.FEWEST_RECORDS}")
     display = Display()
     with _interruptible(), asyncio.Runner() as runner:
         findings, result, plots = runner.run(module.run(arguments, display))

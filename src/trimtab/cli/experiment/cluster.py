@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trimtab.cli.options import read_client_options
-from trimtab.cli.selection import connect_admin
+from trimtab.cli.selection import connect_admin, list_partitions
 from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
 
 if TYPE_CHECKING:
     from trimtab.blocking.admin import Admin
@@ -73,7 +72,7 @@ class ExperimentCluster:
 
     def count_records(self, view: TopicView) -> list[int]:
         """The end offset of each partition of a topic."""
-        partitions = [TopicPartition(view.name, number) for number in range(view.partition_count)]
+        partitions = list_partitions(view)
         ends = self.admin.list_offsets(partitions)
         return [ends[partition].offset for partition in partitions]
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from trimtab.cli.experiment.cluster import ExperimentCluster, open_cluster
 from trimtab.cli.experiment.display import Display
 from trimtab.cli.experiment.perf import PerfRun, run_perf, trimtab_perf
+from trimtab.cli.options import add_choices
 from trimtab.cli.plot import Bar, Span, draw_shares, draw_timeline, to_document
 from trimtab.errors import UsageError
 
@@ -84,19 +85,15 @@ class Measured(NamedTuple):
     @property
     def bytes_across(self) -> float:
         """Bytes sent to brokers in other racks."""
-        return sum(
-            size
-            for broker, size in self.run.node_totals("outgoing-byte-total").items()
-            if RACKS[broker] != HOME
-        )
+        return sum(self._bytes_by_broker.values()) - self.bytes_at_home
 
     @property
     def bytes_at_home(self) -> float:
-        return sum(
-            size
-            for broker, size in self.run.node_totals("outgoing-byte-total").items()
-            if RACKS[broker] == HOME
-        )
+        return sum(self._bytes_by_broker.get(broker, 0.0) for broker in HOME_BROKERS)
+
+    @property
+    def _bytes_by_broker(self) -> dict[int, float]:
+        return self.run.node_totals("outgoing-byte-total")
 
     @property
     def share_across(self) -> float:
@@ -149,20 +146,7 @@ class Outage(NamedTuple):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--records",
-        type=int,
-        default=RECORDS,
-        metavar="N",
-        help=f"records to send in each run, at {RATE} per second (default: {RECORDS})",
-    )
-    parser.add_argument(
-        "--scene",
-        nargs="+",
-        choices=[*SCENES, "outage"],
-        default=[*SCENES, "outage"],
-        help="which runs (default: all)",
-    )
+    add_choices(parser, "--scene", [*SCENES, "outage"], "which runs")
 
 
 async def run(
@@ -174,11 +158,8 @@ async def run(
         Findings, as sentences; all results, for JSON; plots by file name.
 
     Raises:
-        UsageError: --records is too small.
         KafkaError: a run failed.
     """
-    if arguments.records < FEWEST_RECORDS:
-        raise UsageError(f"--records {arguments.records}: send at least {FEWEST_RECORDS}")
     measured = []
     outage = None
     with open_cluster(arguments, RACKS, {}) as cluster:

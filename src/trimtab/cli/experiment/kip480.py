@@ -18,12 +18,19 @@ from typing import Any, Final, NamedTuple
 
 from trimtab.cli.experiment.cluster import ExperimentCluster, open_cluster
 from trimtab.cli.experiment.display import Display
-from trimtab.cli.experiment.perf import LEAST_MS, PerfRun, run_perf, trimtab_perf
+from trimtab.cli.experiment.perf import (
+    LEAST_MS,
+    Configuration,
+    PerfRun,
+    run_perf,
+    trimtab_perf,
+)
 from trimtab.cli.latency import Latency
+from trimtab.cli.options import add_choices
 from trimtab.cli.plot import draw_latencies, to_document
-from trimtab.errors import UsageError
 
 RUNS_ANYWHERE = True
+FEWEST_RECORDS: Final = 1
 
 RACKS: Final = ("a", "b", "c")
 RECORDS: Final = 10_000
@@ -36,13 +43,6 @@ GRACE_S: Final = 60
 PRODUCE_MS: Final = 5.0
 KEYS: Final = 1000
 KEYED_SHARE: Final = 0.5
-
-
-class Configuration(NamedTuple):
-    """A partitioner and its producer options."""
-
-    title: str
-    settings: Mapping[str, str | int | bool]
 
 
 CONFIGURATIONS: Final = {
@@ -109,27 +109,8 @@ class Measured(NamedTuple):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--records",
-        type=int,
-        default=RECORDS,
-        metavar="N",
-        help=f"records from each producer in each run, at {RATE} per second (default: {RECORDS})",
-    )
-    parser.add_argument(
-        "--table",
-        nargs="+",
-        choices=list(TABLES),
-        default=list(TABLES),
-        help="settings to vary (default: all)",
-    )
-    parser.add_argument(
-        "--configuration",
-        nargs="+",
-        choices=list(CONFIGURATIONS),
-        default=list(CONFIGURATIONS),
-        help="partitioners to compare (default: all)",
-    )
+    add_choices(parser, "--table", TABLES, "settings to vary")
+    add_choices(parser, "--configuration", CONFIGURATIONS, "partitioners to compare")
     parser.add_argument(
         "--produce-ms",
         type=float,
@@ -149,11 +130,8 @@ async def run(
         Findings, as sentences; all results, for JSON; plots by file name.
 
     Raises:
-        UsageError: --records is below 1.
         KafkaError: the cluster rejected a request, or a run failed.
     """
-    if arguments.records < 1:
-        raise UsageError(f"--records {arguments.records}: send at least 1")
     tables = {name: TABLES[name] for name in arguments.table}
     measured: dict[tuple[Case, str], Measured] = {}
     slow = dict.fromkeys(range(len(RACKS)), arguments.produce_ms)

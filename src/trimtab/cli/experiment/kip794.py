@@ -17,8 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trimtab.cli.experiment.cluster import ExperimentCluster, open_cluster
 from trimtab.cli.experiment.display import Display
-from trimtab.cli.experiment.perf import LEAST_MS, PerfRun, run_perf, trimtab_perf
+from trimtab.cli.experiment.perf import (
+    LEAST_MS,
+    Configuration,
+    PerfRun,
+    run_perf,
+    trimtab_perf,
+)
 from trimtab.cli.latency import Latency
+from trimtab.cli.options import add_choices
 from trimtab.cli.plot import Bar, draw_latencies, draw_shares, to_document
 from trimtab.errors import UsageError
 
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
     from trimtab.client.topic_view import TopicView
 
 RUNS_ANYWHERE = True
+FEWEST_RECORDS: Final = 1
 
 RACKS: Final = ("a", "b", "c")
 SLOW_PRODUCE_MS: Final = 20
@@ -40,13 +48,6 @@ SLOWEST: Final = 6
 GRACE_S: Final = 60
 
 LINGER: Final = {"linger.ms": 0}
-
-
-class Configuration(NamedTuple):
-    """A partitioner and its producer options."""
-
-    title: str
-    settings: Mapping[str, str | int | bool]
 
 
 CONFIGURATIONS: Final = {
@@ -126,13 +127,6 @@ class Measured(NamedTuple):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--records",
-        type=int,
-        default=RECORDS,
-        metavar="N",
-        help=f"records to send in each run (default: {RECORDS}, as in the proposal)",
-    )
-    parser.add_argument(
         "--series",
         type=int,
         nargs="+",
@@ -140,13 +134,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=list(RATES),
         help="1 sends 1 MiB/s, 2 sends 2 MiB/s (default: both)",
     )
-    parser.add_argument(
-        "--configuration",
-        nargs="+",
-        choices=list(CONFIGURATIONS),
-        default=list(CONFIGURATIONS),
-        help="partitioners to compare (default: all)",
-    )
+    add_choices(parser, "--configuration", CONFIGURATIONS, "partitioners to compare")
     parser.add_argument(
         "--topic",
         metavar="TOPIC",
@@ -164,12 +152,10 @@ async def run(
         Findings, as sentences; all results, for JSON; plots by file name.
 
     Raises:
-        UsageError: --records is below 1, the cluster has fewer than three brokers, or the topic
+        UsageError: the cluster has fewer than three brokers, or the topic
             has other records than the run sent.
         KafkaError: the cluster rejected a request, or a run failed.
     """
-    if arguments.records < 1:
-        raise UsageError(f"--records {arguments.records}: send at least 1")
     with open_cluster(arguments, RACKS, {0: SLOW_PRODUCE_MS}) as cluster:
         if len(cluster.brokers) < len(RACKS):
             raise UsageError(f"the cluster has {len(cluster.brokers)} brokers: three are needed")

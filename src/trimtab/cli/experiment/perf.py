@@ -36,6 +36,13 @@ _SUMMARY = re.compile(
 _METRIC = re.compile(r"(?P<group>[\w-]+):(?P<name>[\w-]+):\{(?P<tags>[^}]*)\} *: (?P<value>\S+)$")
 
 
+class Configuration(NamedTuple):
+    """A partitioner and its producer options."""
+
+    title: str
+    settings: Mapping[str, str | int | bool]
+
+
 class PerfFailed(KafkaError):
     """A tool failed, printed no summary, or took too long."""
 

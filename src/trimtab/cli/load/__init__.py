@@ -64,8 +64,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="tables, plots, and what to do",
         description=__doc__,
         epilog=f"examples:\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     command.add_argument(
         "--topics",
