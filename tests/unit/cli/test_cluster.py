@@ -17,6 +17,7 @@ from trimtab.cli.cluster import (
     read_delays,
     refuse_missing_brokers,
 )
+from trimtab.config.node import EMBEDDED
 from trimtab.errors import Unavailable, UsageError
 
 
@@ -67,11 +68,13 @@ def test_data_that_are_kept_are_forced_to_disk() -> None:
 
 
 def test_options_of_all_nodes_are_checked_before_any_starts() -> None:
+    defaults = [f"{name}={value}" for name, value in EMBEDDED.items()]
+    assert read_config([]) == defaults
     assert read_config(["num_partitions=6", "log.retention.ms=5"]) == [
+        *defaults,
         "num.partitions=6",
         "log.retention.ms=5",
     ]
-    assert read_config([]) == []
     for word, reason in (
         ("num.partition=6", "did you mean num.partitions"),
         ("num.partitions=x", "must be a whole number"),
