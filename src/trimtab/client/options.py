@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from trimtab.client.network.bootstrap import checked_servers
-from trimtab.client.network.connection_options import connection_options
+from trimtab.client.network.connection_options import connection_options, milliseconds
 from trimtab.client.network.options import Options
 from trimtab.client.network.refused_options import FOREIGN, NO_GROUPS, NO_OPS, REFUSED
 from trimtab.config import BOOLEAN, INT, INT_MAX, LONG, STRING, Option, OptionTable, Range
@@ -72,14 +72,12 @@ PRODUCER = OptionTable(
             Range(-131_072, 22),
             kip="KIP-390",
         ),
-        Option(
+        milliseconds(
             "delivery.timeout.ms",
-            INT,
             120_000,
             "How long after send a record fails if it is not acknowledged.",
-            Range(0),
-            "ms",
-            "KIP-91",
+            kip="KIP-91",
+            type=INT,
         ),
         Option(
             "enable.idempotence",
@@ -88,14 +86,9 @@ PRODUCER = OptionTable(
             "Whether brokers drop duplicates from retries and keep the order of records.",
             kip="KIP-98",
         ),
-        Option("linger.ms", LONG, 5, "How long a batch may wait for more records.", Range(0), "ms"),
-        Option(
-            "max.block.ms",
-            LONG,
-            60_000,
-            "How long send may wait for metadata or for buffer memory.",
-            Range(0),
-            "ms",
+        milliseconds("linger.ms", 5, "How long a batch may wait for more records."),
+        milliseconds(
+            "max.block.ms", 60_000, "How long send may wait for metadata or for buffer memory."
         ),
         Option(
             "max.in.flight.requests.per.connection",
@@ -112,14 +105,12 @@ PRODUCER = OptionTable(
             Range(0),
             "bytes",
         ),
-        Option(
+        milliseconds(
             "metadata.max.idle.ms",
-            LONG,
             300_000,
             "Forget the metadata of a topic that was not sent to for this long.",
-            Range(5000),
-            "ms",
-            "KIP-526",
+            at_least=5000,
+            kip="KIP-526",
         ),
         Option(
             "metrics.num.samples",
@@ -128,14 +119,7 @@ PRODUCER = OptionTable(
             "Number of windows from which rates, averages and maxima are computed.",
             Range(1),
         ),
-        Option(
-            "metrics.sample.window.ms",
-            LONG,
-            30_000,
-            "How long each of these windows is.",
-            Range(0),
-            "ms",
-        ),
+        milliseconds("metrics.sample.window.ms", 30_000, "How long each of these windows is."),
         Option(
             "partitioner.class",
             STRING,
@@ -159,15 +143,12 @@ PRODUCER = OptionTable(
             " brokers' latency and drain rate.",
             ("queue", "latency"),
         ),
-        Option(
+        milliseconds(
             "partitioner.availability.timeout.ms",
-            LONG,
             0,
             "Exclude partitions whose broker accepted no batch for this long; 0 excludes none."
             " Ignored without adaptive partitioning.",
-            Range(0),
-            "ms",
-            "KIP-794",
+            kip="KIP-794",
         ),
         Option(
             "partitioner.compat",
@@ -198,14 +179,13 @@ PRODUCER = OptionTable(
             " and not a warning.",
         ),
         Option("retries", INT, INT_MAX, "How often a batch may be sent again.", Range(0)),
-        Option(
+        milliseconds(
             "transaction.timeout.ms",
-            INT,
             60_000,
             "After this time the coordinator aborts a transaction that is still open.",
-            Range(1),
-            "ms",
-            "KIP-98",
+            at_least=1,
+            kip="KIP-98",
+            type=INT,
         ),
         Option(
             "transaction.two.phase.commit.enable",
@@ -256,13 +236,8 @@ CONSUMER = OptionTable(
             "bytes",
             "KIP-74",
         ),
-        Option(
-            "fetch.max.wait.ms",
-            INT,
-            500,
-            "How long a broker waits for fetch.min.bytes.",
-            Range(0),
-            "ms",
+        milliseconds(
+            "fetch.max.wait.ms", 500, "How long a broker waits for fetch.min.bytes.", type=INT
         ),
         Option(
             "fetch.min.bytes",
@@ -290,14 +265,12 @@ CONSUMER = OptionTable(
             "KIP-74",
         ),
         Option("max.poll.records", INT, 500, "The most records of one poll.", Range(1)),
-        Option(
+        milliseconds(
             "default.api.timeout.ms",
-            INT,
             60_000,
             "How long a call without a timeout of its own may take.",
-            Range(0),
-            "ms",
-            "KIP-266",
+            kip="KIP-266",
+            type=INT,
         ),
     ),
     {
@@ -325,14 +298,12 @@ ADMIN = OptionTable(
     "admin",
     (
         *connection_options(receive_buffer=65_536, max_idle_ms=300_000),
-        Option(
+        milliseconds(
             "default.api.timeout.ms",
-            INT,
             60_000,
             "How long a call without a timeout of its own may take.",
-            Range(0),
-            "ms",
-            "KIP-533",
+            kip="KIP-533",
+            type=INT,
         ),
     ),
     {

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from trimtab.client.network.authentication import SCRAM_HASHES
-from trimtab.config import CLASS, INT, LIST, LONG, PASSWORD, STRING, Option, Range
+from trimtab.config import CLASS, INT, LIST, LONG, PASSWORD, STRING, Option, OptionType, Range
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _BUFFER = Range(0, also=(-1,))
+
+
+def milliseconds(
+    name: str,
+    default: int,
+    doc: str,
+    *,
+    at_least: int = 0,
+    kip: str = "",
+    type: OptionType = LONG,
+) -> Option:
+    """An option whose value is a time in milliseconds."""
+    return Option(name, type, default, doc, Range(at_least), "ms", kip)
 
 
 def connection_options(receive_buffer: int, max_idle_ms: int) -> tuple[Option, ...]:
@@ -31,31 +44,19 @@ def connection_options(receive_buffer: int, max_idle_ms: int) -> tuple[Option, .
         Option(
             "client.rack", STRING, "", "The rack (availability zone) of this client.", kip="KIP-392"
         ),
-        Option(
+        milliseconds(
             "connections.max.idle.ms",
-            LONG,
             max_idle_ms,
             "Close a connection that was not used for this long; -1 never.",
-            Range(-1),
-            "ms",
+            at_least=-1,
         ),
-        Option(
-            "metadata.max.age.ms",
-            LONG,
-            300_000,
-            "Refresh the cluster's metadata this often.",
-            Range(0),
-            "ms",
-        ),
-        Option(
+        milliseconds("metadata.max.age.ms", 300_000, "Refresh the cluster's metadata this often."),
+        milliseconds(
             "metadata.recovery.rebootstrap.trigger.ms",
-            LONG,
             300_000,
             "Forget the known brokers and ask bootstrap.servers again if none of them has sent"
             " metadata for this long.",
-            Range(0),
-            "ms",
-            "KIP-1102",
+            kip="KIP-1102",
         ),
         Option(
             "metadata.recovery.strategy",
@@ -74,37 +75,22 @@ def connection_options(receive_buffer: int, max_idle_ms: int) -> tuple[Option, .
             _BUFFER,
             "bytes",
         ),
-        Option(
-            "reconnect.backoff.ms",
-            LONG,
-            50,
-            "Wait this long before connecting again.",
-            Range(0),
-            "ms",
-        ),
-        Option(
+        milliseconds("reconnect.backoff.ms", 50, "Wait this long before connecting again."),
+        milliseconds(
             "reconnect.backoff.max.ms",
-            LONG,
             1000,
             "That wait doubles with each failure up to this.",
-            Range(0),
-            "ms",
-            "KIP-144",
+            kip="KIP-144",
         ),
-        Option(
-            "request.timeout.ms", INT, 30_000, "How long to wait for a response.", Range(1), "ms"
+        milliseconds(
+            "request.timeout.ms", 30_000, "How long to wait for a response.", at_least=1, type=INT
         ),
-        Option(
-            "retry.backoff.ms", LONG, 100, "Wait this long before sending again.", Range(0), "ms"
-        ),
-        Option(
+        milliseconds("retry.backoff.ms", 100, "Wait this long before sending again."),
+        milliseconds(
             "retry.backoff.max.ms",
-            LONG,
             1000,
             "That wait doubles with each failure up to this.",
-            Range(0),
-            "ms",
-            "KIP-580",
+            kip="KIP-580",
         ),
         Option(
             "send.buffer.bytes",
@@ -114,23 +100,19 @@ def connection_options(receive_buffer: int, max_idle_ms: int) -> tuple[Option, .
             _BUFFER,
             "bytes",
         ),
-        Option(
+        milliseconds(
             "socket.connection.setup.timeout.ms",
-            LONG,
             10_000,
             "How long opening a connection to one address may take.",
-            Range(1),
-            "ms",
-            "KIP-601",
+            at_least=1,
+            kip="KIP-601",
         ),
-        Option(
+        milliseconds(
             "socket.connection.setup.timeout.max.ms",
-            LONG,
             30_000,
             "That time doubles with each failure up to this.",
-            Range(1),
-            "ms",
-            "KIP-601",
+            at_least=1,
+            kip="KIP-601",
         ),
         *_SECURITY,
     )
