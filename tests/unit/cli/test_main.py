@@ -30,6 +30,16 @@ def test_each_command_explains_itself_with_examples(
     assert f"trimtab {name}" in module.EXAMPLES
 
 
+@pytest.mark.parametrize("words", [["topics", "--lis"], ["cluster", "up", "--brok", "2"]])
+def test_options_cannot_be_abbreviated(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not those of a command's verbs either: an abbreviation may mean another option later."""
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "did you mean --" in capsys.readouterr().err
+
+
 def test_an_unknown_command_is_refused_and_the_known_are_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -24,6 +24,7 @@ from trimtab.sim.world import World
 from trimtab.wire.messages import APIS_BY_REQUEST
 from trimtab.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from trimtab.wire.messages.end_txn import EndTxnRequest
+from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
 from trimtab.wire.messages.produce import ProduceRequest
 
@@ -439,6 +440,8 @@ async def test_a_producer_that_has_prepared_goes_on_under_other_ids_and_the_same
     assert len({each[:3] for each in kept}) == 4
     asked = brokers.asked(InitProducerIdRequest)
     assert [request.transactional_id for _, _, request in asked] == ["a", "b", "b", "a"]
+    looked_up = [request.coordinator_keys for *_, request in brokers.asked(FindCoordinatorRequest)]
+    assert looked_up == [[name] for name in "aabbbbaa"], "by each of the two producers"
     assert brokers.committed == {TOPIC: [b"0", b"1", b"2", b"3"]}
     # A number of the identity before would be refused, or taken for a repeat.
     assert len(brokers.asked(ProduceRequest)) == 4
