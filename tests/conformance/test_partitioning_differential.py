@@ -28,7 +28,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.jars import find_client_jars, java_command
-from trimtab.client.accumulator.accumulator_cy import Accumulator
+from trimtab.client.accumulator.java_accumulator_cy import JavaAccumulator
 from trimtab.client.partitioner.java import JavaOptions, JavaPartitioner
 from trimtab.client.partitioner.protocol import TopicLoad
 from trimtab.client.sender.node_record import NodeRecord
@@ -146,7 +146,7 @@ class Scenario:
         self.trace: list[str] | None = [] if is_traced else None
         options = JavaOptions(batch_size, is_adaptive, rack if is_rack_aware else None)
         self._partitioner = WatchedPartitioner(options, self._draws)
-        self._accumulator = Accumulator(
+        self._accumulator = JavaAccumulator(
             batch_size=batch_size,
             buffer_memory=2**50,
             max_request_size=2**31 - 1,

@@ -79,8 +79,13 @@ class Core:
         self.connections.on_event = self.metrics.connection_event
         maker = make_partitioner(options, custom, random)
         self._close_partitioner = maker.close
+        kind: type[Accumulator] = Accumulator
+        if maker.is_java:  # imported here, as `make_partitioner` imports its partitioner
+            from trimtab.client.accumulator.java_accumulator_cy import JavaAccumulator
+
+            kind = JavaAccumulator
         codec = options.text("compression.type")
-        self.accumulator = Accumulator(
+        self.accumulator = kind(
             batch_size=options.integer("batch.size"),
             buffer_memory=self._buffer_memory,
             max_request_size=options.integer("max.request.size"),

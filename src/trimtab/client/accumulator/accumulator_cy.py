@@ -47,7 +47,6 @@ if cython.compiled:
     from cython.cimports.trimtab.wire.batch_cy import BatchBuilder  # type: ignore[no-redef]
 
 
-@cython.final
 @cython.cclass
 class Accumulator(Placement):
     """All batches of a producer that are neither acknowledged nor failed.
@@ -227,7 +226,7 @@ class Accumulator(Placement):
                 )
                 self._has_observers |= topic_queues._observes
             topic_queues.view = view
-            topic_queues._is_in_doubt = True
+            topic_queues._unquestioned = None
             topic_queues._partition_count = view.partition_count
             for partition in range(len(topic_queues.queues), view.partition_count):
                 queue = PartitionQueue(self, topic_queues, view.name, partition)
@@ -283,7 +282,8 @@ class Accumulator(Placement):
             is_news = unavailable != self.published
             self.published = unavailable
             for topic_queues in self._topics.values():
-                topic_queues._is_in_doubt |= is_news
+                if is_news:
+                    topic_queues._unquestioned = None
                 if topic_queues._observes:
                     topic_queues.partitioner.observe(topic_queues.view, topic_queues)
         finally:

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-decorators, no-warn-return-any
-"""The caller's side of the accumulator: which partition a record goes to, and into which batch.
+"""The caller's side of the accumulator: which partition a record goes to.
 
     partition given ─────────────────────────────▶ its queue's open batch, or a new one
     else key hashed ─────────────────────────────▶
@@ -13,20 +13,16 @@ common case, which runs no Python code and so holds the interpreter lock through
 Source: KIP-480, KIP-794; `RecordAccumulator.append`, `BuiltInPartitioner`.
 """
 
-from collections.abc import Callable
-from concurrent.futures import Future
-from types import BuiltinFunctionType
 from typing import Any
 
 import cython
 
-from trimtab.client.accumulator.memory_cy import BufferMemory, MemoryRequest
+from trimtab.client.accumulator.batching_cy import Batching
+from trimtab.client.accumulator.memory_cy import MemoryRequest
 from trimtab.client.accumulator.outgoing_cy import OutgoingRecord, bound
 from trimtab.client.accumulator.queues_cy import (
     Batch,
-    BatchChain,
     Delivery,
-    NodeLoad,
     PartitionQueue,
     RowRun,
     TopicQueues,
@@ -41,13 +37,15 @@ from trimtab.client.arguments import (
     checked_topic,
 )
 from trimtab.errors import UsageError
-from trimtab.wire.batch_cy import BatchBuilder, BufferPool
+from trimtab.wire.batch_cy import BatchBuilder
 from trimtab.wire.rows_cy import Rows
 
 if cython.compiled:
     from cython.cimports.cpython.time import time as machine_clock
+    from cython.cimports.trimtab.client.accumulator.batching_cy import (  # type: ignore[no-redef]
+        Batching,
+    )
     from cython.cimports.trimtab.client.accumulator.memory_cy import (  # type: ignore[no-redef]
-        BufferMemory,
         MemoryRequest,
     )
     from cython.cimports.trimtab.client.accumulator.outgoing_cy import (  # type: ignore[no-redef]
@@ -56,96 +54,26 @@ if cython.compiled:
     )
     from cython.cimports.trimtab.client.accumulator.queues_cy import (  # type: ignore[no-redef]
         Batch,
-        BatchChain,
         Delivery,
-        NodeLoad,
         PartitionQueue,
         RowRun,
         TopicQueues,
     )
     from cython.cimports.trimtab.client.partitioner.murmur2_cy import partition_for_key
-    from cython.cimports.trimtab.wire.batch_cy import (  # type: ignore[no-redef]
-        BatchBuilder,
-        BufferPool,
-    )
+    from cython.cimports.trimtab.wire.batch_cy import BatchBuilder  # type: ignore[no-redef]
     from cython.cimports.trimtab.wire.rows_cy import Rows  # type: ignore[no-redef]
 
-# Up to a fourth of the buffer memory is pooled for new batches when batches free it.
-_POOLED_SHARE = cython.declare(cython.longlong, 4)
 # Rows taken from a table before other threads may run.
 _ROWS_AT_ONCE = cython.declare(cython.Py_ssize_t, 4096)
-
 
 _MAX_INT32 = cython.declare(cython.longlong, MAX_INT32)
 _MAX_TIME = cython.declare(cython.longlong, MAX_TIME)
 
 
 @cython.cclass
-class Placement:
-    """Puts records into queues. `Accumulator` has the arguments and adds the sender's side."""
-
-    def __init__(
-        self,
-        *,
-        batch_size: cython.longlong,
-        buffer_memory: cython.longlong,
-        max_request_size: cython.longlong,
-        compression: cython.int,
-        compression_level: int | None = None,
-        ignores_keys: cython.bint,
-        rack: str | None = None,
-        make_partitioner: Callable[[], Any],
-        now: Callable[[], float],
-        wall_clock: Callable[[], float],
-        lock: Any,
-        wake: Callable[[], object],
-        on_callback_error: Callable[[BaseException], object],
-        wait: Callable[[Future[None], float | None], object] = Future.result,
-    ) -> None:
-        self.wait = wait
-        self.unavailable: Callable[[], frozenset[int]] | None = None
-        self.published: frozenset[int] = frozenset()
-        self.now = now
-        self.memory = BufferMemory(buffer_memory)
-        self.pool = BufferPool(max(1, batch_size), buffer_memory // _POOLED_SHARE)
-        self._chain = BatchChain()
-        self.closed = False
-        self.records = 0
-        self._settled = 0
-        self._refusal: Exception | None = None
-        self._error_before_change: BaseException | None = None  # it needs no repair
-        self.is_abandoned = False
-        self._changed_queues: list[PartitionQueue] = []
-        self._unseen_bytes = 0
-        self._nodes: dict[int, NodeLoad] = {}
-        self._topics: dict[str, TopicQueues] = {}
-        self._forgotten: dict[str, TopicQueues] = {}
-        self._has_observers = False
-        self._batch_size = max(1, batch_size)
-        self._max_request_size = max_request_size
-        self._compression = compression
-        self._is_compressed = compression != 0
-        self._compression_level = compression_level
-        self._ignores_keys = ignores_keys
-        self._rack = rack
-        self._make_partitioner = make_partitioner
-        self._wall_clock = wall_clock
-        # The built-in `time.time` is called in C, at a third of the cost.
-        self._is_machine_clock = isinstance(wall_clock, BuiltinFunctionType) and (
-            wall_clock.__module__,
-            wall_clock.__name__,
-        ) == ("time", "time")
-        self._wake = wake
-        self._on_callback_error = on_callback_error
-        self._acquire = lock.acquire
-        self._release = lock.release
-        self._is_owned = lock._is_owned
-
-    @property
-    def unacknowledged(self) -> int:
-        """Records that were appended and are neither acknowledged nor failed; on any thread."""
-        settled: cython.longlong = self._settled  # read first, as `records` only grows
-        return max(0, self.records - settled)
+class Placement(Batching):
+    """Chooses each record's partition. `Accumulator` has the arguments and adds the sender's side;
+    `JavaAccumulator` has the other strategy for turns."""
 
     def append(
         self,
@@ -251,61 +179,12 @@ class Placement:
                 record = OutgoingRecord(key, value, headers, time, None)
                 batch = self._place(topic_queues, self._choose(topic_queues, partition), record)
                 delivery = self._deliver(batch, time, on_delivery)
-                self._after_append(topic_queues, batch, batch.count == 1)
+                self._after_append(batch, batch.count == 1)
             self._release()
         except BaseException as raised:
             self._recover(raised)
             raise
         return delivery
-
-    @cython.cfunc
-    def _refuse(self) -> Any:
-        """Raise the error that was passed to `refuse`, if any. Under the lock."""
-        if self._refusal is not None:
-            self._error_before_change = copy_of(self._refusal)
-            raise self._error_before_change
-        return None
-
-    @cython.cfunc
-    def _recover(self, raised: Any) -> Any:
-        """Release the lock if this thread holds it, and repair an interrupted change.
-
-        A signal handler (Ctrl-C's, or another that raises) may run before any line. So the
-        interrupted method checks whether it holds the lock, and recomputes all counters from the
-        batches.
-        """
-        if self._is_owned():
-            expected, self._error_before_change = self._error_before_change, None
-            try:
-                if raised is not expected:
-                    self._repair()
-            finally:
-                self._release()
-        return None
-
-    @cython.cfunc
-    @cython.locals(node=NodeLoad, topic_queues=TopicQueues, queue=PartitionQueue, batch=Batch)
-    def _repair(self) -> Any:
-        for node in self._nodes.values():
-            node.queued_batches = 0
-            node.queued_bytes = 0
-        batches: list[Any] = []
-        self._changed_queues = []
-        for topic_queues in [*self._topics.values(), *self._forgotten.values()]:
-            batches.extend(topic_queues._repair())
-            for queue in topic_queues.queues:
-                queue._is_reported = bool(queue.batches)
-                if queue._is_reported:
-                    self._changed_queues.append(queue)
-        self._chain.repair(batches)
-        used: cython.longlong = 0
-        self._settled = self.records
-        for batch in batches:
-            used += batch.memory
-            self._settled -= batch.count
-        self.memory.repair(used)
-        self._wake()
-        return None
 
     @cython.cfunc
     @cython.locals(seconds=cython.double)
@@ -346,10 +225,8 @@ class Placement:
         elif key is not None and not topic_queues._ignores_keys:
             queue = topic_queues.queues[partition_for_key(key, topic_queues._partition_count)]
         else:
-            if topic_queues.current < 0 or topic_queues._is_in_doubt or topic_queues._is_eager:
-                return None
-            queue = topic_queues.queues[topic_queues.current]
-            if topic_queues._is_over(queue):
+            queue = topic_queues._unquestioned
+            if queue is None or topic_queues._is_over(queue):
                 return None
             in_turn = True
         batch = queue._open
@@ -362,9 +239,9 @@ class Placement:
             return None
         if in_turn:
             topic_queues._turn_bytes += self._estimate(builder) - before
-        self._count(batch, grown)
+        self._count(batch, 1, grown)
         delivery = self._deliver(batch, time, on_delivery)
-        if self._is_full(batch, topic_queues):
+        if self._is_full(builder):
             self._complete_open(queue)
         return delivery
 
@@ -421,12 +298,11 @@ class Placement:
     @cython.locals(queue=PartitionQueue, batch=Batch, goes_on=cython.bint)
     def _place_in_turn(self, topic_queues: TopicQueues, record: OutgoingRecord) -> Batch:
         """Append it to the partition of the current turn, or begin a turn first."""
-        topic_queues._is_due = topic_queues._is_eager
         goes_on = topic_queues.current >= 0
         if goes_on:
             queue = topic_queues.queues[topic_queues.current]
             goes_on = not topic_queues._is_over(queue)
-        if goes_on and topic_queues._is_in_doubt:
+        if goes_on and topic_queues._unquestioned is None:
             goes_on = topic_queues._may_stay()
         if not goes_on:
             queue = topic_queues._turn()
@@ -476,94 +352,6 @@ class Placement:
         return topic_queues.queues[chosen]
 
     @cython.cfunc
-    @cython.locals(batch=Batch)
-    def _put_into(
-        self, queue: PartitionQueue, record: OutgoingRecord, in_turn: cython.bint
-    ) -> Batch:
-        """Append it to a queue's open batch, or to a new one."""
-        batch = queue._open
-        if batch is not None:
-            if self._put(queue, record, in_turn):
-                return batch
-            self._complete_open(queue)
-        return self._begin_batch(queue, record, in_turn)
-
-    @cython.cfunc
-    @cython.locals(batch=Batch, builder=BatchBuilder, before=cython.longlong, grown=cython.longlong)
-    def _put(
-        self, queue: PartitionQueue, record: OutgoingRecord, in_turn: cython.bint
-    ) -> cython.bint:
-        """Append it to a queue's open batch; False if it does not fit."""
-        batch = queue._open
-        builder = batch.builder
-        before = self._estimate(builder)
-        grown = record.write(builder)
-        if grown == 0:
-            return False
-        if in_turn:
-            queue.topic_queues._turn_bytes += self._estimate(builder) - before
-        self._count(batch, grown)
-        return True
-
-    @cython.cfunc
-    @cython.locals(batch=Batch, builder=BatchBuilder, topic_queues=TopicQueues)
-    def _begin_batch(
-        self, queue: PartitionQueue, record: OutgoingRecord, in_turn: cython.bint
-    ) -> Batch:
-        """Begin a queue's next batch with this record."""
-        topic_queues = queue.topic_queues
-        builder = BatchBuilder(
-            self._batch_size,
-            self._compression,
-            self._compression_level,
-            topic_queues.compression_ratio,
-            self.pool,
-        )
-        record.write(builder)
-        batch = Batch(queue, builder, self.now(), self.records, 0)
-        if in_turn:
-            topic_queues._turn_bytes += self._estimate(builder)
-        topic_queues._last_used = batch.created
-        topic_queues._unsettled += 1
-        batch.count = 1
-        self.records += 1
-        self._count_memory(batch)
-        self._chain.add(batch, self._chain.newest)
-        queue.batches.append(batch)
-        queue._open = batch
-        queue._count(batch, 1)
-        return batch
-
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _estimate(self, builder: BatchBuilder) -> cython.longlong:
-        """The expected size of a batch when it is sent, compressed, in bytes."""
-        return builder.estimate() if self._is_compressed else builder.size
-
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    @cython.locals(queue=PartitionQueue, node=NodeLoad)
-    def _count(self, batch: Batch, grown: cython.longlong) -> cython.void:
-        """Count one more record, of `grown` bytes, in a waiting batch."""
-        batch.count += 1
-        batch.size += grown
-        self.records += 1
-        queue = batch.queue
-        queue.queued_bytes += grown
-        node = queue.node
-        if node is not None:
-            node.queued_bytes += grown
-        if batch.memory != batch.builder.capacity:
-            self._count_memory(batch)
-
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _count_memory(self, batch: Batch) -> cython.void:
-        """Count the memory of a batch's builder as used buffer memory."""
-        self.memory.used += batch.builder.capacity - batch.memory
-        batch.memory = batch.builder.capacity
-
-    @cython.cfunc
     @cython.locals(delivery=Delivery)
     def _deliver(self, batch: Batch, time: cython.longlong, on_delivery: Any) -> Delivery:
         """The delivery of a batch's last record."""
@@ -576,51 +364,17 @@ class Placement:
         return delivery
 
     @cython.cfunc
-    @cython.exceptval(check=False)
-    @cython.locals(builder=BatchBuilder)
-    def _is_full(self, batch: Batch, topic_queues: TopicQueues) -> cython.bint:
-        builder = batch.builder
-        if topic_queues._is_eager:
-            return builder.estimate() >= builder._limit  # `MemoryRecordsBuilder.isFull`
-        # At most as large as a request may be, in case it does not compress at all.
-        return self._estimate(builder) >= self._batch_size or builder.size >= self._max_request_size
-
-    @cython.cfunc
     @cython.locals(queue=PartitionQueue)
-    def _after_append(self, topic_queues: TopicQueues, batch: Batch, is_new: cython.bint) -> Any:
-        """After records were appended to a batch: close it if full, wake the sender, end a turn.
+    def _after_append(self, batch: Batch, is_new: cython.bint) -> Any:
+        """After records were appended to a batch: close it if full, and wake the sender.
 
         Called last, because waking the sender lets other threads run.
         """
         queue = batch.queue
-        if queue._open is batch and self._is_full(batch, topic_queues):
+        if queue._open is batch and self._is_full(batch.builder):
             self._complete_open(queue)
         elif is_new and len(queue.batches) == 1:
             self._notify_sender(queue)
-        if topic_queues._is_due:
-            topic_queues._is_due = False
-            queue = topic_queues.queues[topic_queues.current]
-            if topic_queues._is_over(queue):
-                topic_queues._turn()
-        return None
-
-    @cython.cfunc
-    @cython.locals(batch=Batch)
-    def _complete_open(self, queue: PartitionQueue) -> Any:
-        batch = queue._open
-        queue._open = None
-        self._unseen_bytes += batch.size
-        if len(queue.batches) == 1:
-            self._notify_sender(queue)
-        return None
-
-    @cython.cfunc
-    def _notify_sender(self, queue: PartitionQueue) -> Any:
-        """Add a queue to the changed ones, and wake the sender."""
-        if not queue._is_reported:
-            queue._is_reported = True
-            self._changed_queues.append(queue)
-            self._wake()
         return None
 
     @cython.locals(topic_queues=TopicQueues, record=OutgoingRecord, end=cython.Py_ssize_t)
@@ -715,7 +469,7 @@ class Placement:
             is_new = batch.count == 1
             if batch.queue._open is batch and self._are_all_in_turn(topic_queues, record):
                 row = self._append_run(topic_queues, rows, batch, row, end)
-            self._after_append(topic_queues, batch, is_new)
+            self._after_append(batch, is_new)
         return end
 
     @cython.cfunc
@@ -725,17 +479,13 @@ class Placement:
         return not (
             cython.cast(Rows, record.rows).has_partitions
             or (record.may_have_key and not topic_queues._ignores_keys)
-            or topic_queues._is_per_record
-            or topic_queues._is_eager
-            or topic_queues._is_in_doubt
+            or topic_queues._unquestioned is None
         )
 
     @cython.cfunc
     @cython.locals(
         batch=Batch,
         builder=BatchBuilder,
-        queue=PartitionQueue,
-        node=NodeLoad,
         row=cython.Py_ssize_t,
         grown=cython.longlong,
         before=cython.longlong,
@@ -772,23 +522,9 @@ class Placement:
             row += 1
         size = builder.size - size
         topic_queues._turn_bytes += self._estimate(builder) - before
-        batch.count += cython.cast(cython.int, row - first)
-        batch.size += size
         batch._row_run.count += cython.cast(cython.int, row - first)
-        self.records += row - first
-        queue = batch.queue
-        queue.queued_bytes += size
-        node = queue.node
-        if node is not None:
-            node.queued_bytes += size
+        self._count(batch, cython.cast(cython.int, row - first), size)
         return row
-
-    @cython.cfunc
-    def _check(self) -> Any:
-        """In a forked process, raise its error before waiting for a lock."""
-        if self.is_abandoned:
-            raise copy_of(self._refusal)
-        return None
 
     def _too_large(self, topic: str, size: cython.longlong, which: str) -> UsageError:
         return UsageError(

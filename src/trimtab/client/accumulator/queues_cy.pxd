@@ -105,8 +105,7 @@ cdef class TopicQueues:
     cdef long long _rack_bytes
     cdef set _resized
     cdef dict _used
-    cdef bint _is_in_doubt
-    cdef bint _is_due
+    cdef PartitionQueue _unquestioned
     cdef bint _observes
     cdef long long _unsettled
     cdef double _last_used
@@ -114,7 +113,6 @@ cdef class TopicQueues:
     cdef bint _is_per_record
     cdef bint _is_notified_of_new_batches
     cdef bint _turns_by_batch
-    cdef bint _is_eager
     cdef bint _ignores_keys
     cdef long long _quantum
     cdef long long _turn_bytes

@@ -19,10 +19,6 @@ from trimtab.client.arguments import checked_callable, checked_seconds, refuse_c
 from trimtab.errors import BatchRefused, UsageError
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP, Record, RecordMetadata
 
-if cython.compiled:
-    pass
-
-
 @cython.final
 @cython.cclass
 class NodeLoad:
@@ -592,8 +588,8 @@ class TopicQueues:
         self._rack = rack
         self._resized: set[int] = set()
         self._used: dict[int, None] = {}
-        self._is_in_doubt = False
-        self._is_due = False  # whether to ask an eager partitioner
+        # The queue of the current turn while the partitioner need not be asked, else None.
+        self._unquestioned: PartitionQueue | None = None
         self._unsettled = 0  # batches neither acknowledged nor failed
         self._last_used = accumulator.now()
         self._partition_count = 0
@@ -601,7 +597,6 @@ class TopicQueues:
         self._is_notified_of_new_batches = hasattr(partitioner, "on_new_batch")
         self._turns_by_batch = getattr(partitioner, "turns_by_batch", False)
         self._observes = hasattr(partitioner, "observe")
-        self._is_eager = getattr(partitioner, "is_eager", False)
         self._ignores_keys = ignores_keys
         self._quantum = quantum
         self._turn_bytes = 0  # bytes counted in the current turn
@@ -630,7 +625,7 @@ class TopicQueues:
             if queue.batches:
                 self._used[queue.partition] = None
         self._unsettled = len(found)
-        self._is_in_doubt = True
+        self._unquestioned = None
         return found
 
     # the load, for partitioners
@@ -683,15 +678,15 @@ class TopicQueues:
     @cython.cfunc
     def _may_stay(self) -> cython.bint:
         """Ask the partitioner whether the turn may go on."""
-        self._is_in_doubt = False
-        return self.partitioner.may_stay(self.view, self.current, self)
+        stays: cython.bint = self.partitioner.may_stay(self.view, self.current, self)
+        self._unquestioned = self.queues[self.current] if stays else None
+        return stays
 
     @cython.cfunc
     @cython.locals(queue=PartitionQueue)
     def _turn(self) -> PartitionQueue:
         """End the turn, and ask the partitioner for the next partition."""
         overshoot = max(0, self._turn_bytes - self._quantum)
-        self._is_in_doubt = False
         chosen, used = self.partitioner.next_turn(self.view, self.current, overshoot, self)
         self._end_turn()
         if chosen != self.current:
@@ -699,7 +694,7 @@ class TopicQueues:
         self.current = chosen
         self._turn_bytes = used
         self._used_at_start = used
-        queue = self.queues[chosen]
+        queue = self._unquestioned = self.queues[chosen]
         queue.turns += 1
         return queue
 

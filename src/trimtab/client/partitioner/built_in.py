@@ -80,7 +80,6 @@ class BuiltInPartitioner:
     """
 
     turns_by_batch = False
-    is_eager = False
 
     def __init__(self, options: BuiltInOptions, random: Random) -> None:
         self._options = options

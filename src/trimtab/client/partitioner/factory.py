@@ -39,11 +39,13 @@ class PartitionerMaker:
 
     Attributes:
         ignores_keys: whether records with keys are treated like those without.
+        is_java: whether they are for `JavaAccumulator`.
         close: called when the producer is closed.
     """
 
     make: Callable[[], Partitioner]
     ignores_keys: bool = False
+    is_java: bool = False
     close: Callable[[], object] = _close_nothing
 
     def __call__(self) -> Partitioner:
@@ -136,7 +138,9 @@ def _make_built_in(options: Options, rack: str | None, random: Random) -> Partit
 
         java = JavaOptions(batch_size=batch_size, is_adaptive=is_adaptive, rack=rack)
         return PartitionerMaker(
-            lambda: JavaPartitioner(java, lambda: random.getrandbits(31)), ignores_keys
+            lambda: JavaPartitioner(java, lambda: random.getrandbits(31)),
+            ignores_keys,
+            is_java=True,
         )
     from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
     from trimtab.client.partitioner.latency import LatencyPartitioner

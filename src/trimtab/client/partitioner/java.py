@@ -97,7 +97,6 @@ class JavaPartitioner:
     """
 
     turns_by_batch = False
-    is_eager = True
 
     def __init__(self, options: JavaOptions, draw: Callable[[], int]) -> None:
         self._options = options

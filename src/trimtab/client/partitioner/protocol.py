@@ -80,14 +80,10 @@ class TurnPartitioner(Protocol):
 
     Attributes:
         turns_by_batch: whether a turn ends when a new batch is needed, not after some bytes.
-        is_eager: whether the next partition is chosen when a turn ends, not when the next record
-            is sent.
     """
 
     @property
     def turns_by_batch(self) -> bool: ...
-    @property
-    def is_eager(self) -> bool: ...
 
     def next_turn(
         self, view: TopicView, previous: int, overshoot: int, load: TopicLoad

@@ -18,7 +18,6 @@ class StickyPartitioner:
     """
 
     turns_by_batch = True
-    is_eager = False
 
     def __init__(self, random: Random) -> None:
         self._random = random

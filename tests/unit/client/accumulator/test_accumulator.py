@@ -86,17 +86,20 @@ def request_memory(accumulator: Any, size: int) -> MemoryRequest:
 @pytest.fixture
 def make_bench(make_view: MakeView, in_form: Callable[[str], ModuleType]) -> Callable[..., Bench]:
     form = in_form("trimtab.client.accumulator.accumulator_cy")
+    java_form = in_form("trimtab.client.accumulator.java_accumulator_cy")
 
     def make(
         leaders: tuple[int, ...] = (0, 1, 2),
         batch_size: int = 1000,
         make_partitioner: Callable[[], object] | None = None,
+        is_java: bool = False,
         **options: Any,
     ) -> Bench:
         wakes: list[None] = []
         errors: list[Exception] = []
         time = [100.0]
-        accumulator = form.Accumulator(
+        kind = java_form.JavaAccumulator if is_java else form.Accumulator
+        accumulator = kind(
             batch_size=batch_size,
             buffer_memory=options.pop("buffer_memory", 1 << 30),
             max_request_size=options.pop("max_request_size", 1 << 20),
@@ -632,9 +635,8 @@ class Scripted:
 
     turns_by_batch = False
 
-    def __init__(self, *turns: int, is_eager: bool = False) -> None:
+    def __init__(self, *turns: int) -> None:
         self.turns = list(turns)
-        self.is_eager = is_eager
         self.stays = True
         self.asked: list[Any] = []
 
@@ -672,13 +674,15 @@ def test_a_turn_may_end_when_something_is_news(
     assert sorted(topic.used()) == [0, 1, 2]
 
 
-def test_an_eager_partitioner_is_asked_when_the_turn_ends(make_bench: Callable[..., Bench]) -> None:
-    eager, lazy = Scripted(0, 1, is_eager=True), Scripted(0, 1)
-    for partitioner, turns in ((eager, [(-1, 0), (0, 170)]), (lazy, [(-1, 0)])):
-        bench = make_bench(batch_size=100, make_partitioner=lambda p=partitioner: p)
-        bench.send(b"x" * 200)  # more than two quanta
-        assert partitioner.asked == turns
-        assert bench.accumulator.topic("topic").current == len(turns) - 1
+@pytest.mark.parametrize(("is_java", "asked"), [(True, [(-1, 0), (0, 170)]), (False, [(-1, 0)])])
+def test_java_draws_when_a_turn_ends_not_with_the_next_record(
+    make_bench: Callable[..., Bench], is_java: bool, asked: list[tuple[int, int]]
+) -> None:
+    partitioner = Scripted(0, 1)
+    bench = make_bench(batch_size=100, make_partitioner=lambda: partitioner, is_java=is_java)
+    bench.send(b"x" * 200)  # more than two quanta
+    assert partitioner.asked == asked
+    assert bench.accumulator.topic("topic").current == len(asked) - 1
 
 
 def test_a_partitioner_with_on_new_batch_is_asked_again(

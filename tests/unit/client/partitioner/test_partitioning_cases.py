@@ -25,6 +25,7 @@ from tests.unit.client.conftest import view_of
 from tests.unit.client.scripted_load import ScriptedLoad
 from tests.unit.client.scripted_produce import ProduceCluster
 from trimtab.client.accumulator.accumulator_cy import Accumulator
+from trimtab.client.accumulator.java_accumulator_cy import JavaAccumulator
 from trimtab.client.admin import AsyncAdmin
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
 from trimtab.client.partitioner.java import JavaOptions, JavaPartitioner, LoadTable
@@ -108,7 +109,8 @@ class Bench:
         made = partitioner or make_partitioner(mode, max(1, batch_size), is_adaptive, rack)
         self.partitioner = made
         self.now = 0.0
-        self.accumulator = Accumulator(
+        kind = JavaAccumulator if mode == "java" else Accumulator
+        self.accumulator = kind(
             batch_size=batch_size,
             buffer_memory=2**40,
             max_request_size=2**31 - 1,
