@@ -26,62 +26,20 @@ from collections.abc import Callable, Coroutine, Mapping
 from errno import EIO, ENOSPC
 from typing import Any
 
-from trimtab.server.peer import Peer, PeerLost
 from trimtab.sim.checkers import Checkers
 from trimtab.sim.fault_chains import FaultChains
 from trimtab.sim.losses import Losses
 from trimtab.sim.network import ANY, Link
+from trimtab.sim.operators import OperatorRequests
 from trimtab.sim.topic_kinds import TopicKind
-from trimtab.sim.virtual_cluster import (
-    PORT,
-    VirtualBroker,
-    VirtualCluster,
-    VirtualNode,
-)
-from trimtab.wire.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from trimtab.wire.messages.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-)
-from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from trimtab.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from trimtab.wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
-from trimtab.wire.sentinels import NO_LEADER
+from trimtab.sim.virtual_cluster import VirtualBroker, VirtualCluster, VirtualNode
 
-OPERATOR = "operator"
-
-_PREFERRED = 0
-_UNCLEAN = 1
 _LENGTH_AT = 8
 _BEFORE_LENGTH_ENDS = 12
 _RECORDS_AT = 61
 """Position of the first record in a batch."""
-_SET = 0
-_TOPIC = 2
-_TRANSIENT = "passing"
-"""Start of the names of topics that are created and deleted during a run."""
-_MAX_TRANSIENT = 3
-
-_ANSWER_S = 10.0
 
 _DISK_ACTIONS = ("append", "flush", "read", "write", "truncate", "delete", "rename")
-
-_CONFIGS: dict[str, tuple[str, ...]] = {
-    "segment.bytes": ("2000", "20000", "1000000"),
-    "flush.messages": ("1", "10", "9223372036854775807"),
-    "max.message.bytes": ("100000", "1000000"),
-    "min.insync.replicas": ("2", "3"),
-}
 
 
 class FaultSchedule:
@@ -104,7 +62,6 @@ class FaultSchedule:
     ) -> None:
         self._cluster = cluster
         self._checkers = checkers
-        self._topic_kinds = kinds
         self._world = cluster.world
         self._random = random = cluster.world.random("faults")
         self._guarded = [name for name, kind in kinds.items() if kind.keeps]
@@ -114,11 +71,11 @@ class FaultSchedule:
         self._chains = FaultChains(cluster, self._losses, random, self._start_later)
         self._exclusive_task: asyncio.Task[None] | None = None
         self._failed_disks: dict[VirtualNode, None] = {}
-        self._topics_created = 0
         self._is_healing = False
         self._is_repairing = False
         self.counts: Counter[str] = Counter()
         self._pace_s = random.choice((0.2, 0.6, 2.0))
+        operators = OperatorRequests(cluster, checkers, kinds, random, self._run)
         faults: tuple[tuple[Callable[[], str], float], ...] = (
             (self._kill_broker, 6),
             (self._crash_broker, 5),
@@ -136,13 +93,13 @@ class FaultSchedule:
             (self._slow_disk, 2),
             (self._fail_disk, 2),
             (self._rot, 2),
-            (self._delete_records, 3),
-            (self._elect_preferred, 2),
-            (self._elect_unclean, 1),
-            (self._alter_config, 1),
-            (self._create_topic, 1),
-            (self._delete_topic, 1),
-            (self._reassign, 2),
+            (operators.delete_records, 3),
+            (operators.elect_preferred, 2),
+            (operators.elect_unclean, 1),
+            (operators.alter_config, 1),
+            (operators.create_topic, 1),
+            (operators.delete_topic, 1),
+            (operators.reassign, 2),
         )
         weights = [usual * random.choice((0, 0, 0.3, 1, 1, 3)) for _, usual in faults]
         if not any(weights):
@@ -524,162 +481,6 @@ class FaultSchedule:
         self._world.trace.append(f"{node.host}: a bit of {path} flips at {position}")
         self._replace_disk_later(node)
         return True
-
-    # Operators
-
-    def _ask(
-        self,
-        request: Any,
-        broker: VirtualBroker | None = None,
-        answered: Callable[[Any], None] = lambda response: None,
-    ) -> None:
-        broker = broker or self._random.choice(self._cluster.brokers)
-
-        async def ask() -> None:
-            try:
-                peer = await Peer.connect(broker.host, PORT, OPERATOR, _ANSWER_S)
-            except PeerLost:
-                return
-            try:
-                async with asyncio.timeout(_ANSWER_S):
-                    answered(await peer.ask(request))
-            except (PeerLost, TimeoutError):
-                pass
-            finally:
-                peer.close()
-
-        with self._world.network.at(OPERATOR):
-            self._run(ask())
-
-    def _elect_preferred(self) -> str:
-        self._ask(
-            ElectLeadersRequest(
-                election_type=_PREFERRED, topic_partitions=None, timeout_ms=int(_ANSWER_S * 1000)
-            )
-        )
-        return "election of preferred leaders"
-
-    def _elect_unclean(self) -> str:
-        self._ask(
-            ElectLeadersRequest(
-                election_type=_UNCLEAN,
-                topic_partitions=[
-                    TopicPartitions(topic=name, partitions=[0])
-                    for name, kind in self._topic_kinds.items()
-                    if not kind.keeps
-                ],
-                timeout_ms=int(_ANSWER_S * 1000),
-            )
-        )
-        return "unclean election"
-
-    def _delete_records(self) -> str:
-        """Delete the records before a committed offset, in a topic that allows it."""
-        for topic, kind in self._topic_kinds.items():
-            history = self._checkers.find_history(topic, 0)
-            leader = self._find_leader(topic)
-            if kind.shortens and history is not None and history.end_offset and leader is not None:
-                break
-        else:
-            return ""
-        offset = max(
-            self._random.randint(0, history.end_offset) for _ in range(self._random.randint(1, 2))
-        )
-        history.delete_requested_before = max(history.delete_requested_before, offset)
-
-        def answered(response: Any) -> None:
-            (result,) = response.topics[0].partitions
-            if not result.error_code:
-                self._checkers.deleted(topic, 0, result.low_watermark)
-
-        self._ask(
-            DeleteRecordsRequest(
-                topics=[
-                    DeleteRecordsTopic(
-                        name=topic,
-                        partitions=[DeleteRecordsPartition(partition_index=0, offset=offset)],
-                    )
-                ],
-                timeout_ms=int(_ANSWER_S * 1000),
-            ),
-            leader,
-            answered,
-        )
-        return "deletion of records"
-
-    def _find_leader(self, topic: str) -> VirtualBroker | None:
-        """The leader of a topic's first partition, by the controller."""
-        controller = self._cluster.controller.controller
-        image = None if controller is None else controller.image.topics.get(topic)
-        leader = NO_LEADER if image is None else image.partitions[0].leader
-        return None if leader == NO_LEADER else self._cluster.brokers[leader]
-
-    def _alter_config(self) -> str:
-        name = self._random.choice(list(_CONFIGS))
-        value = self._random.choice(_CONFIGS[name])
-        self._ask(
-            IncrementalAlterConfigsRequest(
-                resources=[
-                    AlterConfigsResource(
-                        resource_type=_TOPIC,
-                        resource_name=topic,
-                        configs=[AlterableConfig(name=name, config_operation=_SET, value=value)],
-                    )
-                    for topic in self._guarded
-                ],
-                validate_only=False,
-            )
-        )
-        return "change of a config"
-
-    def _create_topic(self) -> str:
-        self._topics_created += 1
-        self._ask(
-            CreateTopicsRequest(
-                topics=[
-                    CreatableTopic(
-                        name=f"{_TRANSIENT}-{self._topics_created % _MAX_TRANSIENT}",
-                        num_partitions=self._random.randint(1, 3),
-                        replication_factor=self._random.randint(1, 3),
-                        assignments=[],
-                        configs=[],
-                    )
-                ],
-                timeout_ms=int(_ANSWER_S * 1000),
-                validate_only=False,
-            )
-        )
-        return "creation of a topic"
-
-    def _delete_topic(self) -> str:
-        name = f"{_TRANSIENT}-{self._random.randrange(_MAX_TRANSIENT)}"
-        self._ask(
-            DeleteTopicsRequest(
-                topics=[DeleteTopicState(name=name)], timeout_ms=int(_ANSWER_S * 1000)
-            )
-        )
-        return "deletion of a topic"
-
-    def _reassign(self) -> str:
-        brokers = [broker.id for broker in self._cluster.brokers]
-        topic = self._random.choice(list(self._topic_kinds))
-        replicas = self._random.sample(brokers, 3) if self._random.random() < 0.9 else None
-        self._ask(
-            AlterPartitionReassignmentsRequest(
-                timeout_ms=int(_ANSWER_S * 1000),
-                topics=[
-                    ReassignableTopic(
-                        name=topic,
-                        partitions=[
-                            ReassignablePartition(
-                                partition_index=self._random.randrange(3), replicas=replicas
-                            )
-                        ],
-                    )
-                ],
-            )
-        )
-        return "reassignment of a partition"
 
 
 def _batches_of(node: VirtualNode, path: str) -> list[tuple[int, int]]:

@@ -14,6 +14,9 @@ Kafka's `UnifiedLog`, and Kafka's tools can read them:
     <offset>.snapshot                       sequences of idempotent producers up to that offset
     leader-epoch-checkpoint                 the start offset of each leader epoch
 
+More than 600 lines, because every operation changes the same offsets together; what can be decided
+without them is in the modules around it: segments, leader epochs, producers, loading, compaction.
+
 A log is used from one thread. Appended batches can be read at once. They are fsynced by the log
 directory's next checkpoint after their segment was rolled, when the log is closed, or as
 `flush.messages` and `flush.ms` say.

@@ -8,6 +8,9 @@ The formats are Kafka's (`LogSegment`, `OffsetIndex`, `TimeIndex`). An index has
 per `index.interval.bytes` of log. The active segment's indexes are in memory and are written when
 it is sealed or closed. A sealed segment's indexes stay on disk; a binary search reads only the
 entries that it compares. All indexes can be rebuilt from the batches at any time.
+
+More than 600 lines, because each search takes its start from the indexes and rebuilds them if the
+batches contradict them; the indexes' formats are in `segment_indexes`.
 """
 
 from __future__ import annotations
