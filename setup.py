@@ -1,6 +1,8 @@
 """Compile every `*_cy.py` of the package; without a C compiler they run as Python.
 
 The `.pxd` file of such a module declares the C functions and fields for other compiled modules.
+The types that it cimports are C types in the module, too, although the module imports them as
+Python does.
 
 `TRIMTAB_PURE=1` compiles nothing. `TRIMTAB_REQUIRE_COMPILED=1` turns a failed compilation into an
 error (CI sets it). `CFLAGS` are the C compiler's own options; default: `-O3 -g0`.

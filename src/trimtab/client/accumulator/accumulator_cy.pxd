@@ -1,7 +1,17 @@
-# C declarations of accumulator_cy.py, for java_accumulator_cy.py.
+# C declarations of accumulator_cy.py. accumulator_cy.py explains the names.
 
+from trimtab.client.accumulator.memory_cy cimport MemoryRequest
 from trimtab.client.accumulator.placement_cy cimport Placement
-from trimtab.client.accumulator.queues_cy cimport Batch
+from trimtab.client.accumulator.queues_cy cimport (
+    Batch,
+    Delivery,
+    DeliveryRun,
+    NodeLoad,
+    PartitionQueue,
+    RowRun,
+    TopicQueues,
+)
+from trimtab.wire.batch_cy cimport BatchBuilder
 
 cdef class Accumulator(Placement):
     cdef object _insert(self, Batch batch)

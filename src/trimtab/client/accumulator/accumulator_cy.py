@@ -28,24 +28,6 @@ from trimtab.client.partitioner.partitioning import Partitioning, describe
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP
 from trimtab.wire.batch_cy import BatchBuilder
 
-if cython.compiled:
-    from cython.cimports.trimtab.client.accumulator.memory_cy import (  # type: ignore[no-redef]
-        MemoryRequest,
-    )
-    from cython.cimports.trimtab.client.accumulator.placement_cy import (  # type: ignore[no-redef]
-        Placement,
-    )
-    from cython.cimports.trimtab.client.accumulator.queues_cy import (  # type: ignore[no-redef]
-        Batch,
-        Delivery,
-        DeliveryRun,
-        NodeLoad,
-        PartitionQueue,
-        RowRun,
-        TopicQueues,
-    )
-    from cython.cimports.trimtab.wire.batch_cy import BatchBuilder  # type: ignore[no-redef]
-
 
 @cython.cclass
 class Accumulator(Placement):

@@ -26,25 +26,6 @@ from trimtab.client.accumulator.queues_cy import (
 )
 from trimtab.wire.batch_cy import BatchBuilder, BufferPool
 
-if cython.compiled:
-    from cython.cimports.trimtab.client.accumulator.memory_cy import (  # type: ignore[no-redef]
-        BufferMemory,
-    )
-    from cython.cimports.trimtab.client.accumulator.outgoing_cy import (  # type: ignore[no-redef]
-        OutgoingRecord,
-    )
-    from cython.cimports.trimtab.client.accumulator.queues_cy import (  # type: ignore[no-redef]
-        Batch,
-        BatchChain,
-        NodeLoad,
-        PartitionQueue,
-        TopicQueues,
-    )
-    from cython.cimports.trimtab.wire.batch_cy import (  # type: ignore[no-redef]
-        BatchBuilder,
-        BufferPool,
-    )
-
 # Up to a fourth of the buffer memory is pooled for new batches when batches free it.
 _POOLED_SHARE = cython.declare(cython.longlong, 4)
 

@@ -15,20 +15,6 @@ from trimtab.client.accumulator.outgoing_cy import OutgoingRecord
 from trimtab.client.accumulator.queues_cy import Batch, PartitionQueue, TopicQueues
 from trimtab.wire.batch_cy import BatchBuilder
 
-if cython.compiled:
-    from cython.cimports.trimtab.client.accumulator.accumulator_cy import (  # type: ignore[no-redef]
-        Accumulator,
-    )
-    from cython.cimports.trimtab.client.accumulator.outgoing_cy import (  # type: ignore[no-redef]
-        OutgoingRecord,
-    )
-    from cython.cimports.trimtab.client.accumulator.queues_cy import (  # type: ignore[no-redef]
-        Batch,
-        PartitionQueue,
-        TopicQueues,
-    )
-    from cython.cimports.trimtab.wire.batch_cy import BatchBuilder  # type: ignore[no-redef]
-
 
 @cython.final
 @cython.cclass

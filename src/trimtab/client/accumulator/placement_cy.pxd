@@ -3,7 +3,8 @@
 from trimtab.client.accumulator.batching_cy cimport Batching
 from trimtab.client.accumulator.memory_cy cimport MemoryRequest
 from trimtab.client.accumulator.outgoing_cy cimport OutgoingRecord
-from trimtab.client.accumulator.queues_cy cimport Batch, Delivery, PartitionQueue, TopicQueues
+from trimtab.client.accumulator.queues_cy cimport Batch, Delivery, PartitionQueue, RowRun, TopicQueues
+from trimtab.wire.batch_cy cimport BatchBuilder
 from trimtab.wire.rows_cy cimport Rows
 
 cdef class Placement(Batching):

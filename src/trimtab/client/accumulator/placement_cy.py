@@ -42,26 +42,10 @@ from trimtab.wire.rows_cy import Rows
 
 if cython.compiled:
     from cython.cimports.cpython.time import time as machine_clock
-    from cython.cimports.trimtab.client.accumulator.batching_cy import (  # type: ignore[no-redef]
-        Batching,
-    )
-    from cython.cimports.trimtab.client.accumulator.memory_cy import (  # type: ignore[no-redef]
-        MemoryRequest,
-    )
     from cython.cimports.trimtab.client.accumulator.outgoing_cy import (  # type: ignore[no-redef]
-        OutgoingRecord,
         bound,
     )
-    from cython.cimports.trimtab.client.accumulator.queues_cy import (  # type: ignore[no-redef]
-        Batch,
-        Delivery,
-        PartitionQueue,
-        RowRun,
-        TopicQueues,
-    )
     from cython.cimports.trimtab.client.partitioner.murmur2_cy import partition_for_key
-    from cython.cimports.trimtab.wire.batch_cy import BatchBuilder  # type: ignore[no-redef]
-    from cython.cimports.trimtab.wire.rows_cy import Rows  # type: ignore[no-redef]
 
 # Rows taken from a table before other threads may run.
 _ROWS_AT_ONCE = cython.declare(cython.Py_ssize_t, 4096)

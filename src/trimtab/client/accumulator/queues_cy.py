@@ -4,8 +4,9 @@
     TopicQueues ─▶ PartitionQueue ─▶ Batch ◀─ Delivery
                         └─▶ NodeLoad (of its leader)
 
-`queues_cy.pxd` has the C types of the fields. Only the accumulator changes these objects, under its
-lock; partitioners and the sender read the public attributes.
+More than 600 lines, because these classes hold each other as C types, which Cython can do only
+within one module. `queues_cy.pxd` has the C types of the fields. Only the accumulator changes
+these objects, under its lock; partitioners and the sender read the public attributes.
 """
 
 from collections import deque
@@ -18,6 +19,7 @@ import cython
 from trimtab.client.arguments import checked_callable, checked_seconds, refuse_copying
 from trimtab.errors import BatchRefused, UsageError
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP, Record, RecordMetadata
+
 
 @cython.final
 @cython.cclass
