@@ -15,68 +15,59 @@ MESSAGE = "No Authorizer is configured."
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_describe_acls_answers_security_disabled(lab: Lab, version: int) -> None:
-    async def scenario() -> None:
-        request = DescribeAclsRequest(
-            resource_type_filter=ANY,
-            resource_name_filter=None,
-            principal_filter=None,
-            host_filter=None,
-            operation=ANY,
-            permission_type=ANY,
-        )
-        response = await lab.connect().ask(request, version)
-        assert response.error_code == ErrorCode.SECURITY_DISABLED
-        assert response.error_message == "No Authorizer is configured on the broker"
-        assert response.resources == []
-
-    lab.run(scenario)
+async def test_describe_acls_answers_security_disabled(lab: Lab, version: int) -> None:
+    request = DescribeAclsRequest(
+        resource_type_filter=ANY,
+        resource_name_filter=None,
+        principal_filter=None,
+        host_filter=None,
+        operation=ANY,
+        permission_type=ANY,
+    )
+    response = await lab.connect().ask(request, version)
+    assert response.error_code == ErrorCode.SECURITY_DISABLED
+    assert response.error_message == "No Authorizer is configured on the broker"
+    assert response.resources == []
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_each_acl_to_create_is_refused(lab: Lab, version: int) -> None:
-    async def scenario() -> None:
-        request = CreateAclsRequest(
-            creations=[
-                AclCreation(
-                    resource_type=TOPIC,
-                    resource_name=name,
-                    principal="User:x",
-                    host="*",
-                    operation=READ,
-                    permission_type=ALLOW,
-                )
-                for name in ("a", "b")
-            ]
-        )
-        response = await lab.connect().ask(request, version)
-        refused = [(each.error_code, each.error_message) for each in response.results]
-        assert refused == [(ErrorCode.SECURITY_DISABLED, MESSAGE)] * 2
-
-    lab.run(scenario)
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_each_filter_of_acls_to_delete_is_refused(lab: Lab, version: int) -> None:
-    async def scenario() -> None:
-        request = DeleteAclsRequest(
-            filters=[
-                DeleteAclsFilter(
-                    resource_type_filter=TOPIC,
-                    resource_name_filter=name,
-                    principal_filter=None,
-                    host_filter=None,
-                    operation=READ,
-                    permission_type=ALLOW,
-                )
-                for name in ("a", "b")
-            ]
-        )
-        response = await lab.connect().ask(request, version)
-        refused = [
-            (each.error_code, each.error_message, each.matching_acls)
-            for each in response.filter_results
+async def test_each_acl_to_create_is_refused(lab: Lab, version: int) -> None:
+    request = CreateAclsRequest(
+        creations=[
+            AclCreation(
+                resource_type=TOPIC,
+                resource_name=name,
+                principal="User:x",
+                host="*",
+                operation=READ,
+                permission_type=ALLOW,
+            )
+            for name in ("a", "b")
         ]
-        assert refused == [(ErrorCode.SECURITY_DISABLED, MESSAGE, [])] * 2
+    )
+    response = await lab.connect().ask(request, version)
+    refused = [(each.error_code, each.error_message) for each in response.results]
+    assert refused == [(ErrorCode.SECURITY_DISABLED, MESSAGE)] * 2
 
-    lab.run(scenario)
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+async def test_each_filter_of_acls_to_delete_is_refused(lab: Lab, version: int) -> None:
+    request = DeleteAclsRequest(
+        filters=[
+            DeleteAclsFilter(
+                resource_type_filter=TOPIC,
+                resource_name_filter=name,
+                principal_filter=None,
+                host_filter=None,
+                operation=READ,
+                permission_type=ALLOW,
+            )
+            for name in ("a", "b")
+        ]
+    )
+    response = await lab.connect().ask(request, version)
+    refused = [
+        (each.error_code, each.error_message, each.matching_acls)
+        for each in response.filter_results
+    ]
+    assert refused == [(ErrorCode.SECURITY_DISABLED, MESSAGE, [])] * 2

@@ -57,70 +57,58 @@ def test_a_refused_creation_is_answered_with_its_code_and_logged_once_a_minute(
     lab.run(scenario, config=config)
 
 
-def test_a_storm_of_refused_creations_does_not_fill_the_log(
+@pytest.mark.run(config={"max.partitions": 0})
+async def test_a_storm_of_refused_creations_does_not_fill_the_log(
     lab: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        client = lab.connect()
-        for batch in range(3):
-            await client.ask(wanted(*(f"t-{batch}-{n}" for n in range(60))), 9)
-        lines = [each for each in caplog.records if "asked for" in each.getMessage()]
-        assert len(lines) == 100
-
-    lab.run(scenario, config={"max.partitions": 0})
+    client = lab.connect()
+    for batch in range(3):
+        await client.ask(wanted(*(f"t-{batch}-{n}" for n in range(60))), 9)
+    lines = [each for each in caplog.records if "asked for" in each.getMessage()]
+    assert len(lines) == 100
 
 
-def test_concurrent_requests_for_a_missing_topic_never_get_topic_already_exists(
+@pytest.mark.run(brokers=3)
+async def test_concurrent_requests_for_a_missing_topic_never_get_topic_already_exists(
     lab: Any,
 ) -> None:
-    async def scenario() -> None:
-        clients = [lab.connect(number % 3) for number in range(12)]
-        answers = await asyncio.gather(*(client.ask(wanted("t"), 9) for client in clients))
-        codes = {answer.topics[0].error_code for answer in answers}
-        assert codes <= {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}, codes
-        assert ErrorCode.NONE in codes
-
-    lab.run(scenario, brokers=3)
+    clients = [lab.connect(number % 3) for number in range(12)]
+    answers = await asyncio.gather(*(client.ask(wanted("t"), 9) for client in clients))
+    codes = {answer.topics[0].error_code for answer in answers}
+    assert codes <= {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}, codes
+    assert ErrorCode.NONE in codes
 
 
 @pytest.mark.parametrize("code", [ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT])
-def test_a_topic_not_yet_in_the_image_has_no_leader(
+async def test_a_topic_not_yet_in_the_image_has_no_leader(
     lab: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: ErrorCode
 ) -> None:
-    async def scenario() -> None:
-        async def ask(request: CreateTopicsRequest, timeout_s: float) -> CreateTopicsResponse:
-            return CreateTopicsResponse(
-                topics=[
-                    CreatableTopicResult(name=each.name, error_code=code) for each in request.topics
-                ]
-            )
+    async def ask(request: CreateTopicsRequest, timeout_s: float) -> CreateTopicsResponse:
+        return CreateTopicsResponse(
+            topics=[
+                CreatableTopicResult(name=each.name, error_code=code) for each in request.topics
+            ]
+        )
 
-        monkeypatch.setattr(lab.brokers[0].services.controller, "ask", ask)
-        (topic,) = (await lab.connect().ask(wanted("t"), 9)).topics
-        assert topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE
-        assert "not created" not in caplog.text
-
-    lab.run(scenario)
+    monkeypatch.setattr(lab.brokers[0].services.controller, "ask", ask)
+    (topic,) = (await lab.connect().ask(wanted("t"), 9)).topics
+    assert topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    assert "not created" not in caplog.text
 
 
 @pytest.mark.kip(578)
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
-def test_an_internal_topic_is_created_automatically(lab: Any, name: str) -> None:
-    async def scenario() -> None:
-        (topic,) = (await lab.connect().ask(wanted(name), 9)).topics
-        assert topic.is_internal
-        assert name in lab.brokers[0].image.topics
-
-    lab.run(scenario, config={"max.partitions": 0})
+@pytest.mark.run(config={"max.partitions": 0})
+async def test_an_internal_topic_is_created_automatically(lab: Any, name: str) -> None:
+    (topic,) = (await lab.connect().ask(wanted(name), 9)).topics
+    assert topic.is_internal
+    assert name in lab.brokers[0].image.topics
 
 
-def test_a_request_for_too_many_topics_creates_none_of_them(lab: Any) -> None:
+@pytest.mark.run(config={"num.partitions": 50})
+async def test_a_request_for_too_many_topics_creates_none_of_them(lab: Any) -> None:
     """As CreateTopics: 10,000 partitions are created at a time."""
-
-    async def scenario() -> None:
-        names = [f"t-{number}" for number in range(201)]
-        answer = await lab.connect().ask(wanted(*names), 9)
-        assert {topic.error_code for topic in answer.topics} == {ErrorCode.POLICY_VIOLATION}
-        assert not lab.brokers[0].image.topics
-
-    lab.run(scenario, config={"num.partitions": 50})
+    names = [f"t-{number}" for number in range(201)]
+    answer = await lab.connect().ask(wanted(*names), 9)
+    assert {topic.error_code for topic in answer.topics} == {ErrorCode.POLICY_VIOLATION}
+    assert not lab.brokers[0].image.topics

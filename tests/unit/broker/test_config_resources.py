@@ -34,41 +34,31 @@ LOGGERS = [("0", LOGGER), ("1", LOGGER)]
     ],
 )
 @pytest.mark.kip(1142)
-def test_resources_are_listed_by_type(
+@pytest.mark.run(brokers=2)
+async def test_resources_are_listed_by_type(
     lab: Lab, kinds: list[int], found: list[tuple[str, int]]
 ) -> None:
-    async def scenario() -> None:
-        for name in ("t", "u"):
-            await lab.create_topic(name)
-        request = ListConfigResourcesRequest(resource_types=kinds)
-        for broker in range(2):
-            response = await lab.connect(broker).ask(request, 1)
-            listed = [
-                (each.resource_name, each.resource_type) for each in response.config_resources
-            ]
-            assert (response.error_code, listed) == (ErrorCode.NONE, found)
-
-    lab.run(scenario, brokers=2)
+    for name in ("t", "u"):
+        await lab.create_topic(name)
+    request = ListConfigResourcesRequest(resource_types=kinds)
+    for broker in range(2):
+        response = await lab.connect(broker).ask(request, 1)
+        listed = [(each.resource_name, each.resource_type) for each in response.config_resources]
+        assert (response.error_code, listed) == (ErrorCode.NONE, found)
 
 
-def test_the_first_version_lists_client_metrics_alone(lab: Lab) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t")
-        response = await lab.connect().ask(ListConfigResourcesRequest(), 0)
-        assert (response.error_code, response.config_resources) == (ErrorCode.NONE, [])
-
-    lab.run(scenario)
+async def test_the_first_version_lists_client_metrics_alone(lab: Lab) -> None:
+    await lab.create_topic("t")
+    response = await lab.connect().ask(ListConfigResourcesRequest(), 0)
+    assert (response.error_code, response.config_resources) == (ErrorCode.NONE, [])
 
 
 @pytest.mark.parametrize("kinds", [[1], [TOPIC, 0], [64]])
-def test_an_unknown_resource_type_is_refused(lab: Lab, kinds: list[int]) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t")
-        response = await lab.connect().ask(ListConfigResourcesRequest(resource_types=kinds), 1)
-        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
-        assert response.config_resources == []
-
-    lab.run(scenario)
+async def test_an_unknown_resource_type_is_refused(lab: Lab, kinds: list[int]) -> None:
+    await lab.create_topic("t")
+    response = await lab.connect().ask(ListConfigResourcesRequest(resource_types=kinds), 1)
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert response.config_resources == []
 
 
 @pytest.mark.kip(1142)

@@ -263,22 +263,19 @@ def test_resources_that_cannot_be_described_are_refused(
     assert message in result.error_message
 
 
-def test_a_broker_without_listeners_option_shows_its_bound_address(lab: Any) -> None:
-    async def scenario() -> None:
-        request = DescribeConfigsRequest(
-            resources=[
-                DescribeConfigsResource(
-                    resource_type=CONFIG_BROKER,
-                    resource_name="0",
-                    configuration_keys=["advertised.listeners", "listeners"],
-                )
-            ]
-        )
-        (result,) = (await lab.connect().ask(request, 4)).results
-        given_here = ("PLAINTEXT://127.0.0.1:9092", 4)
-        assert values(result) == dict.fromkeys(("advertised.listeners", "listeners"), given_here)
-
-    lab.run(scenario)
+async def test_a_broker_without_listeners_option_shows_its_bound_address(lab: Any) -> None:
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsResource(
+                resource_type=CONFIG_BROKER,
+                resource_name="0",
+                configuration_keys=["advertised.listeners", "listeners"],
+            )
+        ]
+    )
+    (result,) = (await lab.connect().ask(request, 4)).results
+    given_here = ("PLAINTEXT://127.0.0.1:9092", 4)
+    assert values(result) == dict.fromkeys(("advertised.listeners", "listeners"), given_here)
 
 
 def test_a_broker_shows_the_configured_addresses(lab: Any) -> None:

@@ -107,84 +107,73 @@ def test_a_replica_that_lost_records_is_not_elected_and_catches_up(
 
 @pytest.mark.kip(966)
 @pytest.mark.parametrize("cleanly", [True, False], ids=["closed", "killed"])
-def test_a_replica_that_lost_nothing_is_elected(lab: Lab, cleanly: bool) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t", replicas=2)
-        await in_sync(lab, 2)
-        await send(lab, b"a")
-        leader, follower = leader_of(lab), followers_of(lab)[0]
-        await end(lab, leader, cleanly)
-        await until(lambda: decided(lab).leader == follower)
-        await end(lab, follower, cleanly)
-        await start(lab, leader)
-        await until(lambda: decided(lab).leader == leader)
-        assert values(leading(lab)) == [b"a"]
-
-    lab.run(scenario, brokers=2, config=TWO)
+@pytest.mark.run(brokers=2, config=TWO)
+async def test_a_replica_that_lost_nothing_is_elected(lab: Lab, cleanly: bool) -> None:
+    await lab.create_topic("t", replicas=2)
+    await in_sync(lab, 2)
+    await send(lab, b"a")
+    leader, follower = leader_of(lab), followers_of(lab)[0]
+    await end(lab, leader, cleanly)
+    await until(lambda: decided(lab).leader == follower)
+    await end(lab, follower, cleanly)
+    await start(lab, leader)
+    await until(lambda: decided(lab).leader == leader)
+    assert values(leading(lab)) == [b"a"]
 
 
-def test_the_only_replica_serves_its_undamaged_records(lab: Lab) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t")
-        await lab.create_topic("u")
-        for value in (b"a", b"b", b"c"):
-            await send(lab, value)
-            await send(lab, value, topic="u")
-        size = len(disk_of(lab, 0).read_file(LOG) or b"")
-        kill(lab, 0)
-        change(disk_of(lab, 0), size // 3 + 62)
-        broker: Broker = await start(lab, 0)
-        await until(lambda: ("t", 0) in broker.partitions and leading(lab).is_leader)
-        assert values(leading(lab)) == [b"a"]
-        assert values(leading(lab, "u")) == [b"a", b"b", b"c"]
-        assert (await send(lab, b"d")).base_offset == 1
-
-    lab.run(scenario)
+async def test_the_only_replica_serves_its_undamaged_records(lab: Lab) -> None:
+    await lab.create_topic("t")
+    await lab.create_topic("u")
+    for value in (b"a", b"b", b"c"):
+        await send(lab, value)
+        await send(lab, value, topic="u")
+    size = len(disk_of(lab, 0).read_file(LOG) or b"")
+    kill(lab, 0)
+    change(disk_of(lab, 0), size // 3 + 62)
+    broker: Broker = await start(lab, 0)
+    await until(lambda: ("t", 0) in broker.partitions and leading(lab).is_leader)
+    assert values(leading(lab)) == [b"a"]
+    assert values(leading(lab, "u")) == [b"a", b"b", b"c"]
+    assert (await send(lab, b"d")).base_offset == 1
 
 
 @pytest.mark.parametrize("cleanly", [True, False], ids=["closed", "killed"])
-def test_an_impossible_leader_epoch_in_a_batch_does_not_keep_a_broker_from_serving(
+async def test_an_impossible_leader_epoch_in_a_batch_does_not_keep_a_broker_from_serving(
     lab: Lab, cleanly: bool
 ) -> None:
     """A batch's CRC does not cover its leader epoch."""
-
-    async def scenario() -> None:
-        await lab.create_topic("t")
-        for value in (b"a", b"b"):
-            await send(lab, value)
-        size = len(disk_of(lab, 0).read_file(LOG) or b"")
-        await end(lab, 0, cleanly)
-        change(disk_of(lab, 0), size // 2 + 13)
-        broker: Broker = await start(lab, 0)
-        await until(lambda: ("t", 0) in broker.partitions and leading(lab).is_leader)
-        assert (await send(lab, b"c")).base_offset == 2
-        assert values(leading(lab)) == [b"a", b"b", b"c"]
-        assert leading(lab).log.latest_epoch == decided(lab).leader_epoch
-
-    lab.run(scenario)
+    await lab.create_topic("t")
+    for value in (b"a", b"b"):
+        await send(lab, value)
+    size = len(disk_of(lab, 0).read_file(LOG) or b"")
+    await end(lab, 0, cleanly)
+    change(disk_of(lab, 0), size // 2 + 13)
+    broker: Broker = await start(lab, 0)
+    await until(lambda: ("t", 0) in broker.partitions and leading(lab).is_leader)
+    assert (await send(lab, b"c")).base_offset == 2
+    assert values(leading(lab)) == [b"a", b"b", b"c"]
+    assert leading(lab).log.latest_epoch == decided(lab).leader_epoch
 
 
-def test_a_follower_does_not_append_a_batch_damaged_at_the_leader(lab: Lab) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t", replicas=2)
-        await in_sync(lab, 2)
-        await send(lab, b"a")
-        one = followers_of(lab)[0]
-        kill(lab, one)
-        await until(lambda: one not in decided(lab).isr)
-        await send(lab, b"b", acks=1)
-        disk = disk_of(lab, leader_of(lab))
-        whole = disk.read_file(LOG) or b""
-        change(disk, len(whole) - 5)
-        await start(lab, one)
-        await until(lambda: ("t", 0) in lab.brokers[one].partitions)
-        loop = lab.world.loop
-        end_s = loop.time() + 5
-        await until(lambda: loop.time() > end_s)
-        assert values(replica(lab, one)) == [b"a"]
-        assert one not in decided(lab).isr
-        disk.write_file(LOG, whole)
-        await in_sync(lab, 2)
-        assert values(replica(lab, one)) == [b"a", b"b"]
-
-    lab.run(scenario, brokers=2)
+@pytest.mark.run(brokers=2)
+async def test_a_follower_does_not_append_a_batch_damaged_at_the_leader(lab: Lab) -> None:
+    await lab.create_topic("t", replicas=2)
+    await in_sync(lab, 2)
+    await send(lab, b"a")
+    one = followers_of(lab)[0]
+    kill(lab, one)
+    await until(lambda: one not in decided(lab).isr)
+    await send(lab, b"b", acks=1)
+    disk = disk_of(lab, leader_of(lab))
+    whole = disk.read_file(LOG) or b""
+    change(disk, len(whole) - 5)
+    await start(lab, one)
+    await until(lambda: ("t", 0) in lab.brokers[one].partitions)
+    loop = lab.world.loop
+    end_s = loop.time() + 5
+    await until(lambda: loop.time() > end_s)
+    assert values(replica(lab, one)) == [b"a"]
+    assert one not in decided(lab).isr
+    disk.write_file(LOG, whole)
+    await in_sync(lab, 2)
+    assert values(replica(lab, one)) == [b"a", b"b"]

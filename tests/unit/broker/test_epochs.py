@@ -81,13 +81,11 @@ async def three_epochs(lab: Lab) -> None:
 
 @pytest.mark.parametrize("version", range(2, 5))
 @pytest.mark.kip(320)
-def test_an_epoch_ends_where_the_next_one_begins(lab: Lab, version: int) -> None:
-    async def scenario() -> None:
-        await three_epochs(lab)
-        response = await lab.connect(leader_of(lab)).ask(end_of(0, 1, 2, 3), version)
-        assert answers(response) == [(0, 0, 2), (0, 0, 2), (0, 2, 5), (0, -1, -1)]
-
-    lab.run(scenario, brokers=3)
+@pytest.mark.run(brokers=3)
+async def test_an_epoch_ends_where_the_next_one_begins(lab: Lab, version: int) -> None:
+    await three_epochs(lab)
+    response = await lab.connect(leader_of(lab)).ask(end_of(0, 1, 2, 3), version)
+    assert answers(response) == [(0, 0, 2), (0, 0, 2), (0, 2, 5), (0, -1, -1)]
 
 
 @pytest.mark.parametrize(
@@ -100,26 +98,22 @@ def test_an_epoch_ends_where_the_next_one_begins(lab: Lab, version: int) -> None
     ],
 )
 @pytest.mark.kip(320)
-def test_a_request_with_another_leader_epoch_is_refused(
+@pytest.mark.run(brokers=3)
+async def test_a_request_with_another_leader_epoch_is_refused(
     lab: Lab, current: int, code: ErrorCode
 ) -> None:
-    async def scenario() -> None:
-        await three_epochs(lab)
-        response = await lab.connect(leader_of(lab)).ask(end_of(0, current=current), 4)
-        assert answers(response) == [(code, 0, 2) if code is ErrorCode.NONE else (code, -1, -1)]
-
-    lab.run(scenario, brokers=3)
+    await three_epochs(lab)
+    response = await lab.connect(leader_of(lab)).ask(end_of(0, current=current), 4)
+    assert answers(response) == [(code, 0, 2) if code is ErrorCode.NONE else (code, -1, -1)]
 
 
-def test_only_the_leader_answers_with_the_end_of_an_epoch(lab: Lab) -> None:
-    async def scenario() -> None:
-        await three_epochs(lab)
-        response = await lab.connect(followers_of(lab)[0]).ask(end_of(0), 4)
-        assert answers(response) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)]
-        response = await lab.connect(leader_of(lab)).ask(end_of(0, partition=1), 4)
-        assert answers(response) == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)]
-
-    lab.run(scenario, brokers=3)
+@pytest.mark.run(brokers=3)
+async def test_only_the_leader_answers_with_the_end_of_an_epoch(lab: Lab) -> None:
+    await three_epochs(lab)
+    response = await lab.connect(followers_of(lab)[0]).ask(end_of(0), 4)
+    assert answers(response) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)]
+    response = await lab.connect(leader_of(lab)).ask(end_of(0, partition=1), 4)
+    assert answers(response) == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)]
 
 
 # -- a new leader whose high watermark is behind
@@ -171,39 +165,33 @@ async def new_leader(lab: Lab) -> int:
     ],
 )
 @pytest.mark.kip(207)
-def test_a_new_leader_gives_no_end_offset_that_may_move_back(
+@pytest.mark.run(brokers=3)
+async def test_a_new_leader_gives_no_end_offset_that_may_move_back(
     lab: Lab, version: int, code: ErrorCode
 ) -> None:
-    async def scenario() -> None:
-        await new_leader(lab)
-        assert await found(lab, LATEST, version) == code
-        lab.world.network.heal()
-        await until(lambda: leading(lab).high_watermark == 2)
-        assert await found(lab, LATEST, version) == 2
-
-    lab.run(scenario, brokers=3)
+    await new_leader(lab)
+    assert await found(lab, LATEST, version) == code
+    lab.world.network.heal()
+    await until(lambda: leading(lab).high_watermark == 2)
+    assert await found(lab, LATEST, version) == 2
 
 
 @pytest.mark.kip(207)
-def test_a_new_leader_answers_what_does_not_depend_on_its_end_offset(lab: Lab) -> None:
-    async def scenario() -> None:
-        between = await new_leader(lab)
-        assert await found(lab, EARLIEST) == 0
-        assert await found(lab, 0) == 0
-        for beyond in (between, MAX_TIMESTAMP):
-            assert await found(lab, beyond) == ErrorCode.OFFSET_NOT_AVAILABLE
-        lab.world.network.heal()
-        await until(lambda: leading(lab).high_watermark == 2)
-        for beyond in (between, MAX_TIMESTAMP):
-            assert await found(lab, beyond) == 1
-
-    lab.run(scenario, brokers=3)
+@pytest.mark.run(brokers=3)
+async def test_a_new_leader_answers_what_does_not_depend_on_its_end_offset(lab: Lab) -> None:
+    between = await new_leader(lab)
+    assert await found(lab, EARLIEST) == 0
+    assert await found(lab, 0) == 0
+    for beyond in (between, MAX_TIMESTAMP):
+        assert await found(lab, beyond) == ErrorCode.OFFSET_NOT_AVAILABLE
+    lab.world.network.heal()
+    await until(lambda: leading(lab).high_watermark == 2)
+    for beyond in (between, MAX_TIMESTAMP):
+        assert await found(lab, beyond) == 1
 
 
-def test_a_follower_is_told_the_end_of_the_log(lab: Lab) -> None:
-    async def scenario() -> None:
-        await new_leader(lab)
-        assert await found(lab, LATEST, replica=followers_of(lab)[0]) == 2
-        lab.world.network.heal()
-
-    lab.run(scenario, brokers=3)
+@pytest.mark.run(brokers=3)
+async def test_a_follower_is_told_the_end_of_the_log(lab: Lab) -> None:
+    await new_leader(lab)
+    assert await found(lab, LATEST, replica=followers_of(lab)[0]) == 2
+    lab.world.network.heal()

@@ -98,287 +98,246 @@ async def offsets(lab: Any, wanted: FetchRequest, version: int) -> list[int]:
 
 @pytest.mark.kip(74)
 @pytest.mark.parametrize("seed", range(3))
-def test_cases_1_to_3_small_limits_over_thirty_partitions(lab: Any, seed: int) -> None:
-    async def scenario() -> None:
-        names = [f"t{number}" for number in range(5)]
-        everything = [(name, index) for name in names for index in range(6)]
-        for name in names:
-            await lab.create_topic(name, 6)
-        for name, index in everything:
-            for _ in range(9):
-                await lab.append(name, b"0123456789", partition=index)
-        large, larger = everything[7], everything[20]
-        await lab.append(large[0], b"x" * 191, partition=large[1])
-        await lab.append(larger[0], b"x" * 801, partition=larger[1])
-        small = [each for each in everything if each not in (large, larger)]
-        Random(seed).shuffle(small)
+async def test_cases_1_to_3_small_limits_over_thirty_partitions(lab: Any, seed: int) -> None:
+    names = [f"t{number}" for number in range(5)]
+    everything = [(name, index) for name in names for index in range(6)]
+    for name in names:
+        await lab.create_topic(name, 6)
+    for name, index in everything:
+        for _ in range(9):
+            await lab.append(name, b"0123456789", partition=index)
+    large, larger = everything[7], everything[20]
+    await lab.append(large[0], b"x" * 191, partition=large[1])
+    await lab.append(larger[0], b"x" * 801, partition=larger[1])
+    small = [each for each in everything if each not in (large, larger)]
+    Random(seed).shuffle(small)
 
-        async def read(*wanted: tuple[str, int, int]) -> list[int]:
-            response = await lab.connect().ask(fetch(wanted, max_bytes=800, limit=190), 12)
-            listed = [(topic, part.partition_index) for topic, part in parts(response)]
-            assert listed == [(topic, index) for topic, index, _ in wanted]
-            assert {part.error_code for _, part in parts(response)} == {0}
-            assert all(part.high_watermark > 0 for _, part in parts(response))
-            return sizes(response)
+    async def read(*wanted: tuple[str, int, int]) -> list[int]:
+        response = await lab.connect().ask(fetch(wanted, max_bytes=800, limit=190), 12)
+        listed = [(topic, part.partition_index) for topic, part in parts(response)]
+        assert listed == [(topic, index) for topic, index, _ in wanted]
+        assert {part.error_code for _, part in parts(response)} == {0}
+        assert all(part.high_watermark > 0 for _, part in parts(response))
+        return sizes(response)
 
-        rest = [(*each, 0) for each in small]
-        one = await read(*rest, (*large, 0), (*larger, 0))
-        served = [size for size in one if size]
-        assert one[: len(served)] == served
-        assert all(size <= 190 for size in served)
-        assert 800 - 190 < sum(served) <= 800
-        two = await read((*large, 9), *rest, (*larger, 0))
-        assert two[0] > 190
-        assert sum(two) <= 800
-        assert two[1]
-        three = await read((*larger, 9), *rest, (*large, 0))
-        assert three[0] > 800
-        assert not any(three[1:])
-
-    lab.run(scenario)
+    rest = [(*each, 0) for each in small]
+    one = await read(*rest, (*large, 0), (*larger, 0))
+    served = [size for size in one if size]
+    assert one[: len(served)] == served
+    assert all(size <= 190 for size in served)
+    assert 800 - 190 < sum(served) <= 800
+    two = await read((*large, 9), *rest, (*larger, 0))
+    assert two[0] > 190
+    assert sum(two) <= 800
+    assert two[1]
+    three = await read((*larger, 9), *rest, (*large, 0))
+    assert three[0] > 800
+    assert not any(three[1:])
 
 
 @pytest.mark.kip(74)
 @pytest.mark.parametrize("version", [4, 12])
-def test_case_4_the_broker_bounds_the_response(lab: Any, version: int) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t")
-        for size in (1, 500, 1040, 500, 50):
-            await lab.append("t", b"x" * size)
-        for offset, expected in ((0, [0, 1]), (2, [2]), (3, [3, 4])):
-            wanted = fetch([("t", 0, offset)], max_bytes=INT_MAX, limit=INT_MAX)
-            assert await offsets(lab, wanted, version) == expected
-
-    lab.run(scenario, config={"fetch.max.bytes": 1024})
+@pytest.mark.run(config={"fetch.max.bytes": 1024})
+async def test_case_4_the_broker_bounds_the_response(lab: Any, version: int) -> None:
+    await lab.create_topic("t")
+    for size in (1, 500, 1040, 500, 50):
+        await lab.append("t", b"x" * size)
+    for offset, expected in ((0, [0, 1]), (2, [2]), (3, [3, 4])):
+        wanted = fetch([("t", 0, offset)], max_bytes=INT_MAX, limit=INT_MAX)
+        assert await offsets(lab, wanted, version) == expected
 
 
 @pytest.mark.kip(74)
-def test_case_5_a_batch_beyond_the_limit_comes_whole(lab: Any) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t")
-        size = await lab.append("t", b"x" * 201)
-        ((_, part),) = parts(await lab.connect().ask(fetch([("t", 0, 0)], limit=200), 4))
-        assert (part.error_code, len(part.records)) == (0, size)
-        assert part.last_stable_offset > 0
-
-    lab.run(scenario)
+async def test_case_5_a_batch_beyond_the_limit_comes_whole(lab: Any) -> None:
+    await lab.create_topic("t")
+    size = await lab.append("t", b"x" * 201)
+    ((_, part),) = parts(await lab.connect().ask(fetch([("t", 0, 0)], limit=200), 4))
+    assert (part.error_code, len(part.records)) == (0, size)
+    assert part.last_stable_offset > 0
 
 
-def test_case_6_batches_come_whole_from_the_one_with_the_offset(lab: Any) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t")
-        await lab.append("t", *[b"a"] * 10)
-        await lab.append("t", *[b"b"] * 15)
-        assert await offsets(lab, fetch([("t", 0, 3)]), 4) == [0, 10]
-        assert await offsets(lab, fetch([("t", 0, 15)]), 4) == [10]
-
-    lab.run(scenario)
+async def test_case_6_batches_come_whole_from_the_one_with_the_offset(lab: Any) -> None:
+    await lab.create_topic("t")
+    await lab.append("t", *[b"a"] * 10)
+    await lab.append("t", *[b"b"] * 15)
+    assert await offsets(lab, fetch([("t", 0, 3)]), 4) == [0, 10]
+    assert await offsets(lab, fetch([("t", 0, 15)]), 4) == [10]
 
 
 @pytest.mark.kip(227)
-def test_case_8_an_incremental_fetch_returns_changed_partitions(lab: Any) -> None:
-    async def scenario() -> None:
-        for name in "abc":
-            await lab.create_topic(name)
-        client = lab.connect()
-        full = await client.ask(fetch([(name, 0, 0) for name in "abc"], session=(0, 0)), 12)
-        assert full.session_id > 0
-        assert topics(full) == ["a", "b", "c"]
+async def test_case_8_an_incremental_fetch_returns_changed_partitions(lab: Any) -> None:
+    for name in "abc":
+        await lab.create_topic(name)
+    client = lab.connect()
+    full = await client.ask(fetch([(name, 0, 0) for name in "abc"], session=(0, 0)), 12)
+    assert full.session_id > 0
+    assert topics(full) == ["a", "b", "c"]
 
-        async def go_on(epoch: int, *named: tuple[str, int, int]) -> Any:
-            wanted = fetch(named, session=(full.session_id, epoch))
-            response = await client.ask(wanted, 12)
-            assert (response.error_code, response.session_id) == (0, full.session_id)
-            return response
+    async def go_on(epoch: int, *named: tuple[str, int, int]) -> Any:
+        wanted = fetch(named, session=(full.session_id, epoch))
+        response = await client.ask(wanted, 12)
+        assert (response.error_code, response.session_id) == (0, full.session_id)
+        return response
 
-        assert topics(await go_on(1)) == []
-        await lab.append("a", b"v")
-        await lab.append("b", b"v")
-        # The client has the first one's record already: only its high watermark is new.
-        response = await go_on(2, ("a", 0, 1))
-        assert (topics(response), [bool(size) for size in sizes(response)]) == (
-            ["a", "b"],
-            [False, True],
-        )
-        for name in "abc":
-            await lab.append(name, b"v")
-        assert topics(await go_on(3, ("b", 0, 1))) == ["a", "c", "b"]
-
-    lab.run(scenario)
+    assert topics(await go_on(1)) == []
+    await lab.append("a", b"v")
+    await lab.append("b", b"v")
+    # The client has the first one's record already: only its high watermark is new.
+    response = await go_on(2, ("a", 0, 1))
+    assert (topics(response), [bool(size) for size in sizes(response)]) == (
+        ["a", "b"],
+        [False, True],
+    )
+    for name in "abc":
+        await lab.append(name, b"v")
+    assert topics(await go_on(3, ("b", 0, 1))) == ["a", "c", "b"]
 
 
 @pytest.mark.kip(227)
-def test_case_9_errors_of_partitions_and_of_sessions(lab: Any) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t")
-        client = lab.connect()
-        first = await client.ask(fetch([("t", 0, 0), ("u", 0, 0)], session=(0, 0)), 12)
-        session = first.session_id
+async def test_case_9_errors_of_partitions_and_of_sessions(lab: Any) -> None:
+    await lab.create_topic("t")
+    client = lab.connect()
+    first = await client.ask(fetch([("t", 0, 0), ("u", 0, 0)], session=(0, 0)), 12)
+    session = first.session_id
 
-        async def go_on(epoch: int, forget: Sequence[str] = ()) -> tuple[int, int, Any]:
-            wanted = fetch([], session=(session, epoch), forget=forget)
-            response = await client.ask(wanted, 12)
-            codes = [(topic, part.error_code) for topic, part in parts(response)]
-            return response.error_code, response.session_id, codes
+    async def go_on(epoch: int, forget: Sequence[str] = ()) -> tuple[int, int, Any]:
+        wanted = fetch([], session=(session, epoch), forget=forget)
+        response = await client.ask(wanted, 12)
+        codes = [(topic, part.error_code) for topic, part in parts(response)]
+        return response.error_code, response.session_id, codes
 
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        for epoch in (1, 2):
-            assert await go_on(epoch) == (0, session, [("u", unknown)])
-        assert await go_on(2) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0, [])
-        await lab.create_topic("u")
-        assert await go_on(3) == (0, session, [("u", 0)])
-        assert await go_on(4) == (0, session, [])
-        assert await go_on(5, forget="tu") == (0, 0, [])
-        assert await go_on(6) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, [])
-
-    lab.run(scenario)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for epoch in (1, 2):
+        assert await go_on(epoch) == (0, session, [("u", unknown)])
+    assert await go_on(2) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0, [])
+    await lab.create_topic("u")
+    assert await go_on(3) == (0, session, [("u", 0)])
+    assert await go_on(4) == (0, session, [])
+    assert await go_on(5, forget="tu") == (0, 0, [])
+    assert await go_on(6) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, [])
 
 
 @pytest.mark.kip(110)
-def test_case_10_zstd_needs_a_version_that_supports_it(lab: Any) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t", config={"compression.type": "zstd"})
-        batch = lab.batch(b"1", b"2", b"3", compression=4)
-        await lab.connect().ask(lab.produce("t", batch), 9)
-        ((_, part),) = parts(await lab.connect().ask(fetch([("t", 0, 0)]), 9))
-        assert (part.error_code, part.high_watermark) == (
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            -1,
-        )
-        ((_, part),) = parts(await lab.connect().ask(fetch([("t", 0, 0)]), 10))
-        assert [each.value for each in read_records("t", 0, part.records)] == [b"1", b"2", b"3"]
-
-    lab.run(scenario)
+async def test_case_10_zstd_needs_a_version_that_supports_it(lab: Any) -> None:
+    await lab.create_topic("t", config={"compression.type": "zstd"})
+    batch = lab.batch(b"1", b"2", b"3", compression=4)
+    await lab.connect().ask(lab.produce("t", batch), 9)
+    ((_, part),) = parts(await lab.connect().ask(fetch([("t", 0, 0)]), 9))
+    assert (part.error_code, part.high_watermark) == (
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        -1,
+    )
+    ((_, part),) = parts(await lab.connect().ask(fetch([("t", 0, 0)]), 10))
+    assert [each.value for each in read_records("t", 0, part.records)] == [b"1", b"2", b"3"]
 
 
 @pytest.mark.kip(320)
-def test_case_10_leader_epochs_and_replicas_are_checked(lab: Any) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t")
-        await lab.append("t", b"v")
-        epoch = lab.controller.controller.image.topics["t"].partitions[0].leader_epoch
+async def test_case_10_leader_epochs_and_replicas_are_checked(lab: Any) -> None:
+    await lab.create_topic("t")
+    await lab.append("t", b"v")
+    epoch = lab.controller.controller.image.topics["t"].partitions[0].leader_epoch
 
-        async def code(**options: Any) -> int:
-            ((_, part),) = parts(await lab.connect().ask(fetch([("t", 0, 0)], **options), 12))
-            return int(part.error_code)
+    async def code(**options: Any) -> int:
+        ((_, part),) = parts(await lab.connect().ask(fetch([("t", 0, 0)], **options), 12))
+        return int(part.error_code)
 
-        assert await code(epoch=epoch) == ErrorCode.NONE
-        assert await code(epoch=epoch + 1) == ErrorCode.UNKNOWN_LEADER_EPOCH
-        assert await code(replica_id=5) == ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-    lab.run(scenario)
+    assert await code(epoch=epoch) == ErrorCode.NONE
+    assert await code(epoch=epoch + 1) == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert await code(replica_id=5) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 @pytest.mark.kip(74)
-def test_case_11_full_partitions_take_turns(lab: Any) -> None:
+async def test_case_11_full_partitions_take_turns(lab: Any) -> None:
     """In the session's order, or without a session in the client's order."""
+    names = list("abcd")
+    for name in names:
+        await lab.create_topic(name)
+        for _ in range(4):
+            await lab.append(name, b"x" * 100)
+    client = lab.connect()
+    position = dict.fromkeys(names, 0)
 
-    async def scenario() -> None:
-        names = list("abcd")
-        for name in names:
-            await lab.create_topic(name)
-            for _ in range(4):
-                await lab.append(name, b"x" * 100)
-        client = lab.connect()
-        position = dict.fromkeys(names, 0)
+    async def serve(order: Sequence[str], session: tuple[int, int]) -> tuple[str, int]:
+        wanted = [(name, 0, position[name]) for name in order]
+        response = await client.ask(fetch(wanted, max_bytes=1, session=session), 12)
+        (name,) = (topic for topic, part in parts(response) if part.records)
+        return name, response.session_id
 
-        async def serve(order: Sequence[str], session: tuple[int, int]) -> tuple[str, int]:
-            wanted = [(name, 0, position[name]) for name in order]
-            response = await client.ask(fetch(wanted, max_bytes=1, session=session), 12)
-            (name,) = (topic for topic, part in parts(response) if part.records)
-            return name, response.session_id
-
-        name, session_id = await serve(names, (0, 0))
-        served = [name]
-        for epoch in range(1, 16):
-            position[name] += 1
-            name, _ = await serve([name], (session_id, epoch))
-            served.append(name)
-        assert served == names * 4
-        position = dict.fromkeys(names, 0)
-        assert [(await serve(names, (0, -1)))[0] for _ in range(4)] == ["a"] * 4
-        turned = [names[at:] + names[:at] for at in range(4)]
-        assert [(await serve(order, (0, -1)))[0] for order in turned] == names
-
-    lab.run(scenario)
+    name, session_id = await serve(names, (0, 0))
+    served = [name]
+    for epoch in range(1, 16):
+        position[name] += 1
+        name, _ = await serve([name], (session_id, epoch))
+        served.append(name)
+    assert served == names * 4
+    position = dict.fromkeys(names, 0)
+    assert [(await serve(names, (0, -1)))[0] for _ in range(4)] == ["a"] * 4
+    turned = [names[at:] + names[:at] for at in range(4)]
+    assert [(await serve(order, (0, -1)))[0] for order in turned] == names
 
 
 @pytest.mark.kip(74)
 @pytest.mark.parametrize("limits", [{"max_bytes": 0}, {"limit": 0}])
-def test_case_12_without_room_one_batch_is_returned(lab: Any, limits: dict[str, Any]) -> None:
-    async def scenario() -> None:
-        for name in "abcd":
-            await lab.create_topic(name)
-        size = 0
-        for name in "bcd":
-            size = await lab.append(name, b"v")
-            await lab.append(name, b"v")
-        wanted = [("a", 0, 0), ("b", 0, 9), ("c", 0, 0), ("d", 0, 0)]
-        response = await lab.connect().ask(fetch(wanted, max_wait_ms=1000, **limits), 12)
-        assert sizes(response) == [0, 0, size, 0]
-        assert [part.error_code for _, part in parts(response)] == [
-            0,
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            0,
-            0,
-        ]
-
-    lab.run(scenario)
+async def test_case_12_without_room_one_batch_is_returned(lab: Any, limits: dict[str, Any]) -> None:
+    for name in "abcd":
+        await lab.create_topic(name)
+    size = 0
+    for name in "bcd":
+        size = await lab.append(name, b"v")
+        await lab.append(name, b"v")
+    wanted = [("a", 0, 0), ("b", 0, 9), ("c", 0, 0), ("d", 0, 0)]
+    response = await lab.connect().ask(fetch(wanted, max_wait_ms=1000, **limits), 12)
+    assert sizes(response) == [0, 0, size, 0]
+    assert [part.error_code for _, part in parts(response)] == [
+        0,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        0,
+        0,
+    ]
 
 
-def test_case_13_a_wide_fetch_stays_within_its_limit(lab: Any) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t", 200)
-        for index in range(200):
-            await lab.append("t", b"x" * 20_000, partition=index)
-        wanted = fetch([("t", index, 0) for index in range(200)], max_bytes=BIG)
-        client = lab.connect()
-        response = await client.ask(wanted, 12)
-        assert BIG - 21_000 < sum(sizes(response)) <= BIG
-        assert len(client.responses[-1]) < BIG + 200 * 100
-
-    lab.run(scenario)
+async def test_case_13_a_wide_fetch_stays_within_its_limit(lab: Any) -> None:
+    await lab.create_topic("t", 200)
+    for index in range(200):
+        await lab.append("t", b"x" * 20_000, partition=index)
+    wanted = fetch([("t", index, 0) for index in range(200)], max_bytes=BIG)
+    client = lab.connect()
+    response = await client.ask(wanted, 12)
+    assert BIG - 21_000 < sum(sizes(response)) <= BIG
+    assert len(client.responses[-1]) < BIG + 200 * 100
 
 
-def test_a_wide_fetch_leaves_most_records_on_disk(lab: Any) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t", 40)
-        for index in range(40):
-            await lab.append("t", b"x" * 30_000, partition=index)
-        wanted = fetch([("t", index, 0) for index in range(40)], max_bytes=4 * BIG)
-        header = RequestHeader(FetchRequest.api_key, 12, 1, "t", 0)
-        response = finish(lab.brokers[0].listener.handlers[header.api_key](header, wanted))
-        records = [part.records for _, part in parts(response)]
-        assert sum(map(len, records)) > 1_200_000
-        in_memory = [each for each in records if not isinstance(each, StoredRecords)]
-        assert MAX_READ_BYTES - 31_000 < sum(map(len, in_memory)) <= MAX_READ_BYTES
-
-    lab.run(scenario)
+async def test_a_wide_fetch_leaves_most_records_on_disk(lab: Any) -> None:
+    await lab.create_topic("t", 40)
+    for index in range(40):
+        await lab.append("t", b"x" * 30_000, partition=index)
+    wanted = fetch([("t", index, 0) for index in range(40)], max_bytes=4 * BIG)
+    header = RequestHeader(FetchRequest.api_key, 12, 1, "t", 0)
+    response = finish(lab.brokers[0].listener.handlers[header.api_key](header, wanted))
+    records = [part.records for _, part in parts(response)]
+    assert sum(map(len, records)) > 1_200_000
+    in_memory = [each for each in records if not isinstance(each, StoredRecords)]
+    assert MAX_READ_BYTES - 31_000 < sum(map(len, in_memory)) <= MAX_READ_BYTES
 
 
 @pytest.mark.parametrize("session", [(0, -1), (0, 0)])
-def test_case_14_appended_records_end_the_wait(lab: Any, session: tuple[int, int]) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t", 30)
-        client = lab.connect()
-        wanted = fetch(
-            [("t", index, 0) for index in range(30)], session=session, max_wait_ms=60_000
-        )
-        client.send(wanted, 12)
-        await asyncio.sleep(1)
-        assert not client.responses
-        await lab.append("t", b"v", partition=29)
+async def test_case_14_appended_records_end_the_wait(lab: Any, session: tuple[int, int]) -> None:
+    await lab.create_topic("t", 30)
+    client = lab.connect()
+    wanted = fetch([("t", index, 0) for index in range(30)], session=session, max_wait_ms=60_000)
+    client.send(wanted, 12)
+    await asyncio.sleep(1)
+    assert not client.responses
+    await lab.append("t", b"v", partition=29)
+    await asyncio.sleep(0.01)
+    response = client.read(wanted, 12)
+    assert [bool(size) for size in sizes(response)] == [False] * 29 + [True]
+    if session[1] == 0:
+        later = fetch([("t", 29, 1)], session=(response.session_id, 1), max_wait_ms=60_000)
+        client.send(later, 12)
+        await lab.append("t", b"v", partition=3)
         await asyncio.sleep(0.01)
-        response = client.read(wanted, 12)
-        assert [bool(size) for size in sizes(response)] == [False] * 29 + [True]
-        if session[1] == 0:
-            later = fetch([("t", 29, 1)], session=(response.session_id, 1), max_wait_ms=60_000)
-            client.send(later, 12)
-            await lab.append("t", b"v", partition=3)
-            await asyncio.sleep(0.01)
-            assert [part.partition_index for _, part in parts(client.read(later, 12))] == [3]
-
-    lab.run(scenario)
+        assert [part.partition_index for _, part in parts(client.read(later, 12))] == [3]
 
 
 # -- followers

@@ -104,84 +104,73 @@ def case() -> Iterator[ProposalCase]:
 
 
 @pytest.mark.kip(903)
-def test_a_proposal_has_every_members_broker_epoch(case: ProposalCase) -> None:
-    async def scenario() -> None:
-        case.stands[0].lead(leader_epoch=6, isr=(1, 2))
-        case.stands[0].fetched(THIRD, 0)
-        request, _ = await case.next()
-        assert (request.broker_id, request.broker_epoch) == (1, 11)
-        (topic,) = request.topics
-        (asked,) = topic.partitions
-        assert (topic.topic_id, asked.partition_index) == (TOPIC_ID, 0)
-        assert (asked.leader_epoch, asked.partition_epoch) == (6, 7)
-        members = [(each.broker_id, each.broker_epoch) for each in asked.new_isr_with_epochs]
-        assert members == [(1, 11), (2, -1), (3, 11)]  # 2 has not fetched in this epoch
-
-    case.run(scenario)
+async def test_a_proposal_has_every_members_broker_epoch(case: ProposalCase) -> None:
+    case.stands[0].lead(leader_epoch=6, isr=(1, 2))
+    case.stands[0].fetched(THIRD, 0)
+    request, _ = await case.next()
+    assert (request.broker_id, request.broker_epoch) == (1, 11)
+    (topic,) = request.topics
+    (asked,) = topic.partitions
+    assert (topic.topic_id, asked.partition_index) == (TOPIC_ID, 0)
+    assert (asked.leader_epoch, asked.partition_epoch) == (6, 7)
+    members = [(each.broker_id, each.broker_epoch) for each in asked.new_isr_with_epochs]
+    assert members == [(1, 11), (2, -1), (3, 11)]  # 2 has not fetched in this epoch
 
 
 @pytest.mark.kip(966)
-def test_a_granted_isr_applies_when_the_metadata_is_replayed(case: ProposalCase) -> None:
+async def test_a_granted_isr_applies_when_the_metadata_is_replayed(case: ProposalCase) -> None:
     """The controller may have replayed a `min.insync.replicas` by which 3 joins the ELR."""
-
-    async def scenario() -> None:
-        stand = case.stands[0]
-        stand.partition.configure(stand.values(min_insync_replicas="2"))
-        stand.lead(leader_epoch=6, isr=(1, 2, 3))
-        stand.fetched(SECOND, 0)
-        stand.fetched(THIRD, 0)
-        stand.append()
-        stand.host.now_s += 31
-        stand.fetched(SECOND, 1)
-        stand.partition.review_isr()
-        _, answer = await case.next()
-        answer.set_result(respond(part(0, [1, 2], leader_epoch=6)))
-        await asyncio.sleep(1)
-        assert case.proposed(0) == (1, 2)
-        assert stand.partition.high_watermark == 0
-        stand.partition.configure(stand.values(min_insync_replicas="3"))
-        stand.decide(isr=(1, 2))
-        assert case.proposed(0) is None
-        assert stand.partition.high_watermark == 0
-        stand.partition.configure(stand.values(min_insync_replicas="2"))
-        assert stand.partition.high_watermark == 1
-
-    case.run(scenario)
+    stand = case.stands[0]
+    stand.partition.configure(stand.values(min_insync_replicas="2"))
+    stand.lead(leader_epoch=6, isr=(1, 2, 3))
+    stand.fetched(SECOND, 0)
+    stand.fetched(THIRD, 0)
+    stand.append()
+    stand.host.now_s += 31
+    stand.fetched(SECOND, 1)
+    stand.partition.review_isr()
+    _, answer = await case.next()
+    answer.set_result(respond(part(0, [1, 2], leader_epoch=6)))
+    await asyncio.sleep(1)
+    assert case.proposed(0) == (1, 2)
+    assert stand.partition.high_watermark == 0
+    stand.partition.configure(stand.values(min_insync_replicas="3"))
+    stand.decide(isr=(1, 2))
+    assert case.proposed(0) is None
+    assert stand.partition.high_watermark == 0
+    stand.partition.configure(stand.values(min_insync_replicas="2"))
+    assert stand.partition.high_watermark == 1
 
 
 @pytest.mark.kip(497)
-def test_proposals_made_during_a_request_are_sent_together_in_the_next(case: ProposalCase) -> None:
-    async def scenario() -> None:
-        case.stands[0].fetched(SECOND, 0)
-        request, answer = await case.next()
-        assert partitions(request) == {0: [1, 2]}
-        case.stands[2].fetched(SECOND, 0)
-        case.stands[1].fetched(THIRD, 0)
-        await asyncio.sleep(1)
-        assert case.link.asked.empty()
-        answer.set_result(respond(part(0, [1, 2])))
-        request, _ = await case.next()
-        assert partitions(request) == {2: [1, 2], 1: [1, 3]}
-
-    case.run(scenario)
+async def test_proposals_made_during_a_request_are_sent_together_in_the_next(
+    case: ProposalCase,
+) -> None:
+    case.stands[0].fetched(SECOND, 0)
+    request, answer = await case.next()
+    assert partitions(request) == {0: [1, 2]}
+    case.stands[2].fetched(SECOND, 0)
+    case.stands[1].fetched(THIRD, 0)
+    await asyncio.sleep(1)
+    assert case.link.asked.empty()
+    answer.set_result(respond(part(0, [1, 2])))
+    request, _ = await case.next()
+    assert partitions(request) == {2: [1, 2], 1: [1, 3]}
 
 
 @pytest.mark.parametrize("end", ["lost", "stale"])
-def test_an_unanswered_proposal_is_sent_again(case: ProposalCase, end: str) -> None:
-    async def scenario() -> None:
-        case.stands[0].fetched(SECOND, 0)
-        began = case.world.loop.time()
-        for number in range(5):
-            request, answer = await case.next()
-            assert case.world.loop.time() - began == pytest.approx(0.05 * number)
-            assert partitions(request) == {0: [1, 2]}
-            if end == "lost":
-                answer.set_exception(PeerLost("gone"))
-            else:
-                answer.set_result(respond(code=ErrorCode.STALE_BROKER_EPOCH))
-        assert case.proposed(0) == (1, 2)
-
-    case.run(scenario)
+async def test_an_unanswered_proposal_is_sent_again(case: ProposalCase, end: str) -> None:
+    case.stands[0].fetched(SECOND, 0)
+    began = case.world.loop.time()
+    for number in range(5):
+        request, answer = await case.next()
+        assert case.world.loop.time() - began == pytest.approx(0.05 * number)
+        assert partitions(request) == {0: [1, 2]}
+        if end == "lost":
+            answer.set_exception(PeerLost("gone"))
+        else:
+            answer.set_result(respond(code=ErrorCode.STALE_BROKER_EPOCH))
+    assert case.proposed(0) == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -193,20 +182,17 @@ def test_an_unanswered_proposal_is_sent_again(case: ProposalCase, end: str) -> N
     ],
     ids=["ineligible", "not attempted", "not answered"],
 )
-def test_a_proposal_that_was_not_applied_is_dropped(
+async def test_a_proposal_that_was_not_applied_is_dropped(
     case: ProposalCase, answer: AlterPartitionResponse
 ) -> None:
-    async def scenario() -> None:
-        case.stands[0].fetched(SECOND, 0)
-        (await case.next())[1].set_result(answer)
-        await asyncio.sleep(1)
-        assert case.proposed(0) is None
-        assert case.stands[0].partition.registration.isr == (1,)
-        assert case.link.asked.empty()
-        case.stands[0].fetched(SECOND, 0)  # and so it is proposed again
-        assert partitions((await case.next())[0]) == {0: [1, 2]}
-
-    case.run(scenario)
+    case.stands[0].fetched(SECOND, 0)
+    (await case.next())[1].set_result(answer)
+    await asyncio.sleep(1)
+    assert case.proposed(0) is None
+    assert case.stands[0].partition.registration.isr == (1,)
+    assert case.link.asked.empty()
+    case.stands[0].fetched(SECOND, 0)  # and so it is proposed again
+    assert partitions((await case.next())[0]) == {0: [1, 2]}
 
 
 @pytest.mark.parametrize(
@@ -219,74 +205,59 @@ def test_a_proposal_that_was_not_applied_is_dropped(
         ErrorCode.UNKNOWN_TOPIC_ID,
     ],
 )
-def test_a_proposal_that_may_have_been_applied_is_kept_until_the_metadata_is_replayed(
+async def test_a_proposal_that_may_have_been_applied_is_kept_until_the_metadata_is_replayed(
     case: ProposalCase, code: ErrorCode
 ) -> None:
-    async def scenario() -> None:
-        stand = case.stands[0]
+    stand = case.stands[0]
+    stand.fetched(SECOND, 0)
+    stand.append(5)
+    (await case.next())[1].set_result(respond(refused(0, code)))
+    await asyncio.sleep(1)
+    assert case.proposed(0) == (1, 2)
+    assert stand.partition.high_watermark == 0  # 2 may be in sync
+    assert case.link.asked.empty()
+    stand.lead(partition_epoch=9, isr=(1,))
+    assert case.proposed(0) is None
+
+
+async def test_each_partition_of_a_response_has_its_own_outcome(case: ProposalCase) -> None:
+    case.stands[0].fetched(SECOND, 0)
+    _, first = await case.next()
+    for stand in case.stands[1:]:
         stand.fetched(SECOND, 0)
-        stand.append(5)
-        (await case.next())[1].set_result(respond(refused(0, code)))
-        await asyncio.sleep(1)
-        assert case.proposed(0) == (1, 2)
-        assert stand.partition.high_watermark == 0  # 2 may be in sync
-        assert case.link.asked.empty()
-        stand.lead(partition_epoch=9, isr=(1,))
-        assert case.proposed(0) is None
-
-    case.run(scenario)
+    first.set_result(respond(part(0, [1, 2])))
+    _, second = await case.next()
+    second.set_result(respond(refused(2, ErrorCode.INELIGIBLE_REPLICA), part(1, [1, 2])))
+    await asyncio.sleep(1)
+    assert [case.proposed(index) for index in range(3)] == [(1, 2), (1, 2), None]
 
 
-def test_each_partition_of_a_response_has_its_own_outcome(case: ProposalCase) -> None:
-    async def scenario() -> None:
-        case.stands[0].fetched(SECOND, 0)
-        _, first = await case.next()
-        for stand in case.stands[1:]:
-            stand.fetched(SECOND, 0)
-        first.set_result(respond(part(0, [1, 2])))
-        _, second = await case.next()
-        second.set_result(respond(refused(2, ErrorCode.INELIGIBLE_REPLICA), part(1, [1, 2])))
-        await asyncio.sleep(1)
-        assert [case.proposed(index) for index in range(3)] == [(1, 2), (1, 2), None]
-
-    case.run(scenario)
+async def test_a_deposed_leader_sends_no_proposal(case: ProposalCase) -> None:
+    case.stands[0].fetched(SECOND, 0)
+    _, answer = await case.next()
+    case.stands[1].fetched(SECOND, 0)
+    case.stands[1].follow(leader_epoch=6)
+    answer.set_exception(PeerLost("gone"))
+    request, _ = await case.next()
+    assert partitions(request) == {0: [1, 2]}
 
 
-def test_a_deposed_leader_sends_no_proposal(case: ProposalCase) -> None:
-    async def scenario() -> None:
-        case.stands[0].fetched(SECOND, 0)
-        _, answer = await case.next()
-        case.stands[1].fetched(SECOND, 0)
-        case.stands[1].follow(leader_epoch=6)
-        answer.set_exception(PeerLost("gone"))
-        request, _ = await case.next()
-        assert partitions(request) == {0: [1, 2]}
-
-    case.run(scenario)
-
-
-def test_a_refusal_does_not_drop_a_later_proposal(case: ProposalCase) -> None:
-    async def scenario() -> None:
-        stand = case.stands[0]
-        stand.fetched(SECOND, 0)
-        _, answer = await case.next()
-        stand.lead(partition_epoch=8, isr=(1,))
-        stand.fetched(THIRD, 0)
-        answer.set_result(respond(refused(0, ErrorCode.INELIGIBLE_REPLICA)))
-        request, _ = await case.next()
-        assert partitions(request) == {0: [1, 3]}
-        assert case.proposed(0) == (1, 3)
-
-    case.run(scenario)
+async def test_a_refusal_does_not_drop_a_later_proposal(case: ProposalCase) -> None:
+    stand = case.stands[0]
+    stand.fetched(SECOND, 0)
+    _, answer = await case.next()
+    stand.lead(partition_epoch=8, isr=(1,))
+    stand.fetched(THIRD, 0)
+    answer.set_result(respond(refused(0, ErrorCode.INELIGIBLE_REPLICA)))
+    request, _ = await case.next()
+    assert partitions(request) == {0: [1, 3]}
+    assert case.proposed(0) == (1, 3)
 
 
-def test_nothing_is_sent_after_close(case: ProposalCase) -> None:
-    async def scenario() -> None:
-        case.stands[0].fetched(SECOND, 0)
-        await case.next()
-        case.stands[1].fetched(SECOND, 0)
-        await case.proposals.close()
-        await asyncio.sleep(1)
-        assert case.link.asked.empty()
-
-    case.run(scenario)
+async def test_nothing_is_sent_after_close(case: ProposalCase) -> None:
+    case.stands[0].fetched(SECOND, 0)
+    await case.next()
+    case.stands[1].fetched(SECOND, 0)
+    await case.proposals.close()
+    await asyncio.sleep(1)
+    assert case.link.asked.empty()

@@ -109,213 +109,172 @@ def controller() -> Iterator[FakeController]:
 
 
 @pytest.mark.kip(631)
-def test_a_registration_has_id_and_address(controller: FakeController) -> None:
-    async def scenario() -> None:
-        lifecycle = await controller.registers(previous_epoch=77)
-        assert lifecycle.epoch == 100
-        (request,) = controller.registered
-        assert (request.broker_id, request.cluster_id) == (1, "lab")
-        assert (request.incarnation_id, request.log_dirs) == (INCARNATION, [DIRECTORY])
-        (listener,) = request.listeners
-        assert (listener.host, listener.port, request.rack) == ("host", 9092, "rack")
-        assert request.previous_broker_epoch == 77
-
-    controller.run(scenario)
+async def test_a_registration_has_id_and_address(controller: FakeController) -> None:
+    lifecycle = await controller.registers(previous_epoch=77)
+    assert lifecycle.epoch == 100
+    (request,) = controller.registered
+    assert (request.broker_id, request.cluster_id) == (1, "lab")
+    assert (request.incarnation_id, request.log_dirs) == (INCARNATION, [DIRECTORY])
+    (listener,) = request.listeners
+    assert (listener.host, listener.port, request.rack) == ("host", 9092, "rack")
+    assert request.previous_broker_epoch == 77
 
 
-def test_registration_waits_for_an_unreachable_controller(controller: FakeController) -> None:
-    async def scenario() -> None:
-        registering = asyncio.ensure_future(
-            controller.lifecycle.register("host", 9092, None, NO_EPOCH)
-        )
-        await asyncio.sleep(60)
-        assert not registering.done()
-        await controller.registers()
-        await registering
-
-    controller.run(scenario)
+async def test_registration_waits_for_an_unreachable_controller(controller: FakeController) -> None:
+    registering = asyncio.ensure_future(controller.lifecycle.register("host", 9092, None, NO_EPOCH))
+    await asyncio.sleep(60)
+    assert not registering.done()
+    await controller.registers()
+    await registering
 
 
 @pytest.mark.parametrize(
     "code", [ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.NOT_CONTROLLER]
 )
-def test_a_temporary_refusal_is_retried(controller: FakeController, code: ErrorCode) -> None:
-    async def scenario() -> None:
-        controller.registrations = [code, code, 0]
-        assert (await controller.registers()).epoch == 102
-
-    controller.run(scenario)
+async def test_a_temporary_refusal_is_retried(controller: FakeController, code: ErrorCode) -> None:
+    controller.registrations = [code, code, 0]
+    assert (await controller.registers()).epoch == 102
 
 
-def test_a_controller_of_another_cluster_is_an_error(controller: FakeController) -> None:
-    async def scenario() -> None:
-        controller.registrations = [ErrorCode.INCONSISTENT_CLUSTER_ID]
-        with pytest.raises(UsageError, match="broker 1 belongs to cluster lab"):
-            await controller.registers()
-
-    controller.run(scenario)
+async def test_a_controller_of_another_cluster_is_an_error(controller: FakeController) -> None:
+    controller.registrations = [ErrorCode.INCONSISTENT_CLUSTER_ID]
+    with pytest.raises(UsageError, match="broker 1 belongs to cluster lab"):
+        await controller.registers()
 
 
-def test_heartbeats_have_the_epoch_and_the_metadata_offset(controller: FakeController) -> None:
-    async def scenario() -> None:
-        lifecycle = await controller.registers()
-        lifecycle.start()
-        await asyncio.sleep(1)
-        controller.metadata_offset = 41
-        await asyncio.sleep(9)
-        assert controller.gaps() == pytest.approx([2.0] * 4, abs=0.01)
-        beats = [beat for _, beat in controller.beats]
-        assert {(each.broker_id, each.broker_epoch) for each in beats} == {(1, 100)}
-        assert [each.current_metadata_offset for each in beats] == [40, 41, 41, 41, 41]
-        assert not any(each.want_fence or each.want_shut_down for each in beats)
+async def test_heartbeats_have_the_epoch_and_the_metadata_offset(
+    controller: FakeController,
+) -> None:
+    lifecycle = await controller.registers()
+    lifecycle.start()
+    await asyncio.sleep(1)
+    controller.metadata_offset = 41
+    await asyncio.sleep(9)
+    assert controller.gaps() == pytest.approx([2.0] * 4, abs=0.01)
+    beats = [beat for _, beat in controller.beats]
+    assert {(each.broker_id, each.broker_epoch) for each in beats} == {(1, 100)}
+    assert [each.current_metadata_offset for each in beats] == [40, 41, 41, 41, 41]
+    assert not any(each.want_fence or each.want_shut_down for each in beats)
 
-    controller.run(scenario)
 
-
-def test_a_fenced_broker_sends_heartbeats_faster(controller: FakeController) -> None:
-    async def scenario() -> None:
-        controller.heartbeats = [*[alive(fenced=True)] * 5, alive()]
-        lifecycle = await controller.registers()
-        lifecycle.start()
-        assert not lifecycle.unfenced.is_set()
-        await lifecycle.unfenced.wait()
-        assert controller.gaps() == pytest.approx([0.05] * 5, abs=0.01)
-        controller.heartbeats = [alive(fenced=True)]
-        await asyncio.sleep(2.1)
-        assert not lifecycle.unfenced.is_set()
-
-    controller.run(scenario)
+async def test_a_fenced_broker_sends_heartbeats_faster(controller: FakeController) -> None:
+    controller.heartbeats = [*[alive(fenced=True)] * 5, alive()]
+    lifecycle = await controller.registers()
+    lifecycle.start()
+    assert not lifecycle.unfenced.is_set()
+    await lifecycle.unfenced.wait()
+    assert controller.gaps() == pytest.approx([0.05] * 5, abs=0.01)
+    controller.heartbeats = [alive(fenced=True)]
+    await asyncio.sleep(2.1)
+    assert not lifecycle.unfenced.is_set()
 
 
 @pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
-def test_a_broker_unknown_to_the_controller_registers_again(
+async def test_a_broker_unknown_to_the_controller_registers_again(
     controller: FakeController, code: ErrorCode
 ) -> None:
     """Its logs may have changed since, so it does not register as closed cleanly."""
-
-    async def scenario() -> None:
-        controller.heartbeats = [alive(), alive(code=code), alive(fenced=True), alive()]
-        lifecycle = await controller.registers(previous_epoch=77)
-        lifecycle.start()
-        await asyncio.sleep(1)
-        assert lifecycle.unfenced.is_set()
-        await asyncio.sleep(1.02)
-        assert not lifecycle.unfenced.is_set()
-        assert lifecycle.epoch == 101
-        again = controller.registered[1]
-        assert (again.incarnation_id, again.rack) == (INCARNATION, "rack")
-        assert (again.listeners, again.previous_broker_epoch) == (
-            controller.registered[0].listeners,
-            -1,
-        )
-        await lifecycle.unfenced.wait()
-        assert [beat.broker_epoch for _, beat in controller.beats] == [100, 100, 101, 101]
-
-    controller.run(scenario)
+    controller.heartbeats = [alive(), alive(code=code), alive(fenced=True), alive()]
+    lifecycle = await controller.registers(previous_epoch=77)
+    lifecycle.start()
+    await asyncio.sleep(1)
+    assert lifecycle.unfenced.is_set()
+    await asyncio.sleep(1.02)
+    assert not lifecycle.unfenced.is_set()
+    assert lifecycle.epoch == 101
+    again = controller.registered[1]
+    assert (again.incarnation_id, again.rack) == (INCARNATION, "rack")
+    assert (again.listeners, again.previous_broker_epoch) == (
+        controller.registered[0].listeners,
+        -1,
+    )
+    await lifecycle.unfenced.wait()
+    assert [beat.broker_epoch for _, beat in controller.beats] == [100, 100, 101, 101]
 
 
-def test_other_errors_are_retried(controller: FakeController) -> None:
-    async def scenario() -> None:
-        controller.heartbeats = [alive(), alive(code=ErrorCode.NOT_CONTROLLER), alive()]
-        lifecycle = await controller.registers()
-        lifecycle.start()
-        await asyncio.sleep(5)
-        assert controller.gaps() == pytest.approx([2.0, 0.2, 2.0], abs=0.01)
-        assert lifecycle.unfenced.is_set()
-        assert len(controller.registered) == 1
-
-    controller.run(scenario)
+async def test_other_errors_are_retried(controller: FakeController) -> None:
+    controller.heartbeats = [alive(), alive(code=ErrorCode.NOT_CONTROLLER), alive()]
+    lifecycle = await controller.registers()
+    lifecycle.start()
+    await asyncio.sleep(5)
+    assert controller.gaps() == pytest.approx([2.0, 0.2, 2.0], abs=0.01)
+    assert lifecycle.unfenced.is_set()
+    assert len(controller.registered) == 1
 
 
-def test_a_heartbeat_without_an_answer_is_sent_again(controller: FakeController) -> None:
-    async def scenario() -> None:
-        controller.heartbeats = [alive(), None, alive()]
-        lifecycle = await controller.registers()
-        lifecycle.start()
-        await asyncio.sleep(7)
-        assert controller.gaps() == pytest.approx([2.0, 4.2], abs=0.01)
-
-    controller.run(scenario)
+async def test_a_heartbeat_without_an_answer_is_sent_again(controller: FakeController) -> None:
+    controller.heartbeats = [alive(), None, alive()]
+    lifecycle = await controller.registers()
+    lifecycle.start()
+    await asyncio.sleep(7)
+    assert controller.gaps() == pytest.approx([2.0, 4.2], abs=0.01)
 
 
-def test_a_controller_gets_a_heartbeat_soon_after_it_is_back(controller: FakeController) -> None:
-    async def scenario() -> None:
-        lifecycle = await controller.registers()
-        lifecycle.start()
-        await asyncio.sleep(1)
-        await controller.listener.close()
-        await asyncio.sleep(20)
-        beats = len(controller.beats)
-        back_s = controller.world.loop.time()
-        await controller.listen()
-        await asyncio.sleep(0.3)
-        assert len(controller.beats) == beats + 1
-        assert controller.beats[-1][0] - back_s < 0.3
-        assert controller.beats[-1][1].broker_epoch == 100
-
-    controller.run(scenario)
+async def test_a_controller_gets_a_heartbeat_soon_after_it_is_back(
+    controller: FakeController,
+) -> None:
+    lifecycle = await controller.registers()
+    lifecycle.start()
+    await asyncio.sleep(1)
+    await controller.listener.close()
+    await asyncio.sleep(20)
+    beats = len(controller.beats)
+    back_s = controller.world.loop.time()
+    await controller.listen()
+    await asyncio.sleep(0.3)
+    assert len(controller.beats) == beats + 1
+    assert controller.beats[-1][0] - back_s < 0.3
+    assert controller.beats[-1][1].broker_epoch == 100
 
 
 # -- the end
 
 
-def test_shutdown_waits_for_the_controllers_permission(controller: FakeController) -> None:
-    async def scenario() -> None:
-        lifecycle = await controller.registers()
-        lifecycle.start()
-        await asyncio.sleep(1)
-        controller.heartbeats = [*[alive()] * 6, alive(fenced=True, ends=True)]
-        controller.beats.clear()
-        await lifecycle.shut_down(5)
-        assert [beat.want_shut_down for _, beat in controller.beats] == [True] * 7
-        await asyncio.sleep(5)
-        assert len(controller.beats) == 7
-
-    controller.run(scenario)
+async def test_shutdown_waits_for_the_controllers_permission(controller: FakeController) -> None:
+    lifecycle = await controller.registers()
+    lifecycle.start()
+    await asyncio.sleep(1)
+    controller.heartbeats = [*[alive()] * 6, alive(fenced=True, ends=True)]
+    controller.beats.clear()
+    await lifecycle.shut_down(5)
+    assert [beat.want_shut_down for _, beat in controller.beats] == [True] * 7
+    await asyncio.sleep(5)
+    assert len(controller.beats) == 7
 
 
-def test_shutdown_ends_after_its_time_out(controller: FakeController) -> None:
-    async def scenario() -> None:
-        lifecycle = await controller.registers()
-        began = controller.world.loop.time()
-        await lifecycle.shut_down(5)
-        assert controller.world.loop.time() - began == pytest.approx(5, abs=0.06)
-        controller.heartbeats = [None]
-        began = controller.world.loop.time()
-        await lifecycle.shut_down(5)
-        assert controller.world.loop.time() - began == pytest.approx(5, abs=0.01)
-
-    controller.run(scenario)
+async def test_shutdown_ends_after_its_time_out(controller: FakeController) -> None:
+    lifecycle = await controller.registers()
+    began = controller.world.loop.time()
+    await lifecycle.shut_down(5)
+    assert controller.world.loop.time() - began == pytest.approx(5, abs=0.06)
+    controller.heartbeats = [None]
+    began = controller.world.loop.time()
+    await lifecycle.shut_down(5)
+    assert controller.world.loop.time() - began == pytest.approx(5, abs=0.01)
 
 
 @pytest.mark.parametrize("how", ["away", "error"])
-def test_shutdown_does_not_wait_for_an_unreachable_controller(
+async def test_shutdown_does_not_wait_for_an_unreachable_controller(
     controller: FakeController, how: str
 ) -> None:
-    async def scenario() -> None:
-        lifecycle = await controller.registers()
-        if how == "away":
-            await controller.listener.close()
-        else:
-            controller.heartbeats = [alive(code=ErrorCode.STALE_BROKER_EPOCH)]
-        began = controller.world.loop.time()
-        await lifecycle.shut_down(5)
-        assert controller.world.loop.time() - began < 0.1
-
-    controller.run(scenario)
+    lifecycle = await controller.registers()
+    if how == "away":
+        await controller.listener.close()
+    else:
+        controller.heartbeats = [alive(code=ErrorCode.STALE_BROKER_EPOCH)]
+    began = controller.world.loop.time()
+    await lifecycle.shut_down(5)
+    assert controller.world.loop.time() - began < 0.1
 
 
 @pytest.mark.parametrize("how", ["abort", "stop"])
-def test_nothing_is_sent_after_the_end(controller: FakeController, how: str) -> None:
-    async def scenario() -> None:
-        lifecycle = await controller.registers()
-        lifecycle.start()
-        await asyncio.sleep(1)
-        if how == "abort":
-            lifecycle.abort()
-        else:
-            await lifecycle.stop()
-        await asyncio.sleep(10)
-        assert len(controller.beats) == 1
-
-    controller.run(scenario)
+async def test_nothing_is_sent_after_the_end(controller: FakeController, how: str) -> None:
+    lifecycle = await controller.registers()
+    lifecycle.start()
+    await asyncio.sleep(1)
+    if how == "abort":
+        lifecycle.abort()
+    else:
+        await lifecycle.stop()
+    await asyncio.sleep(10)
+    assert len(controller.beats) == 1

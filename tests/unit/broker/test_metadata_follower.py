@@ -164,110 +164,89 @@ def controller() -> Iterator[FakeController]:
 
 
 @pytest.mark.kip(595)
-def test_each_fetch_begins_after_the_last_replayed_record(controller: FakeController) -> None:
-    async def scenario() -> None:
-        assert await controller.next(records=batch(0, "a", "b")) == 0
-        assert await controller.next() == 2
-        assert await controller.next(records=batch(2, "c") + batch(3, "d")) == 2
-        assert await controller.next() == 4
-        assert controller.replica.replayed == [("log", ["a", "b"]), ("log", ["c"]), ("log", ["d"])]
-
-    controller.run(scenario)
+async def test_each_fetch_begins_after_the_last_replayed_record(controller: FakeController) -> None:
+    assert await controller.next(records=batch(0, "a", "b")) == 0
+    assert await controller.next() == 2
+    assert await controller.next(records=batch(2, "c") + batch(3, "d")) == 2
+    assert await controller.next() == 4
+    assert controller.replica.replayed == [("log", ["a", "b"]), ("log", ["c"]), ("log", ["d"])]
 
 
-def test_only_the_unknown_records_of_a_batch_are_replayed(controller: FakeController) -> None:
-    async def scenario() -> None:
-        await controller.next(records=batch(0, "a", "b"))
-        await controller.next(records=batch(1, "b", "c"))
-        assert controller.replica.replayed[-1] == ("log", ["c"])
-        assert controller.follower.next_offset == 3
-
-    controller.run(scenario)
+async def test_only_the_unknown_records_of_a_batch_are_replayed(controller: FakeController) -> None:
+    await controller.next(records=batch(0, "a", "b"))
+    await controller.next(records=batch(1, "b", "c"))
+    assert controller.replica.replayed[-1] == ("log", ["c"])
+    assert controller.follower.next_offset == 3
 
 
-def test_reach_returns_when_its_offset_is_replayed(controller: FakeController) -> None:
-    async def scenario() -> None:
-        waiting = [
-            asyncio.ensure_future(controller.follower.reach(offset)) for offset in (2, 1, 3, 2)
-        ]
-        advancing = asyncio.ensure_future(controller.follower.advance())
-        await asyncio.sleep(0.01)
-        waiting[3].cancel()
-        await controller.next(records=batch(0, "a", "b"))
-        assert [each.done() for each in waiting] == [True, True, False, True]
-        assert advancing.done()
-        await controller.next(records=batch(2, "c"))
-        assert waiting[2].done()
-        await controller.follower.reach(3)
-
-    controller.run(scenario)
+async def test_reach_returns_when_its_offset_is_replayed(controller: FakeController) -> None:
+    waiting = [asyncio.ensure_future(controller.follower.reach(offset)) for offset in (2, 1, 3, 2)]
+    advancing = asyncio.ensure_future(controller.follower.advance())
+    await asyncio.sleep(0.01)
+    waiting[3].cancel()
+    await controller.next(records=batch(0, "a", "b"))
+    assert [each.done() for each in waiting] == [True, True, False, True]
+    assert advancing.done()
+    await controller.next(records=batch(2, "c"))
+    assert waiting[2].done()
+    await controller.follower.reach(3)
 
 
 @pytest.mark.kip(630)
-def test_a_snapshot_is_fetched_if_the_log_begins_later(controller: FakeController) -> None:
-    async def scenario() -> None:
-        controller.snapshot = snapshot_of(*"abcdefgh")
-        assert await controller.next(snapshot_id=FetchedSnapshotId(end_offset=10, epoch=3)) == 0
-        assert await controller.next(records=batch(10, "i")) == 10
-        assert controller.replica.replayed == [("snapshot", [*"abcdefgh"]), ("log", ["i"])]
-        assert controller.pieces == list(range(0, len(controller.snapshot), 100))
-
-    controller.run(scenario)
+async def test_a_snapshot_is_fetched_if_the_log_begins_later(controller: FakeController) -> None:
+    controller.snapshot = snapshot_of(*"abcdefgh")
+    assert await controller.next(snapshot_id=FetchedSnapshotId(end_offset=10, epoch=3)) == 0
+    assert await controller.next(records=batch(10, "i")) == 10
+    assert controller.replica.replayed == [("snapshot", [*"abcdefgh"]), ("log", ["i"])]
+    assert controller.pieces == list(range(0, len(controller.snapshot), 100))
 
 
 @pytest.mark.parametrize("how", ["replaced", "cut short", "lost"])
-def test_a_snapshot_that_disappears_is_fetched_again(controller: FakeController, how: str) -> None:
-    async def scenario() -> None:
-        controller.snapshot = snapshot_of("a", "b")
-        whole = len(controller.snapshot)
-        wanted = FetchedSnapshotId(end_offset=10, epoch=3)
-        if how == "replaced":
-            controller.snapshot_error = ErrorCode.SNAPSHOT_NOT_FOUND
-        elif how == "cut short":  # where a batch ends
-            *batches, _ = write_snapshot([topic_record("a")], SNAPSHOT, 0, 0)
-            controller.snapshot, controller.size = b"".join(batches), whole
-        else:
-            controller.breaks_at = controller.piece
-        await controller.next(snapshot_id=wanted)
-        await asyncio.sleep(2)
-        assert controller.replica.replayed == []
-        controller.snapshot, controller.size, controller.snapshot_error = (
-            snapshot_of("a", "b"),
-            0,
-            0,
-        )
-        assert await controller.next(snapshot_id=wanted) == 0
-        assert await controller.next() == 10
-        assert controller.replica.replayed == [("snapshot", ["a", "b"])]
-
-    controller.run(scenario)
-
-
-def test_retries_of_an_unreachable_controller_back_off(controller: FakeController) -> None:
-    async def scenario() -> None:
-        await controller.next(records=batch(0, "a"))
-        await controller.fetches.get()
-        await controller.listener.close()
-        await asyncio.sleep(20)
-        refused = [line for line in controller.world.trace.lines if "refused" in line]
-        assert 20 <= len(refused) <= 26
-        await controller.listen()
-        assert await controller.next(records=batch(0, "a")) == 0  # it is still the same log
-        assert await controller.next(records=batch(1, "b")) == 1
-        assert controller.replica.replayed == [("log", ["a"]), ("log", []), ("log", ["b"])]
-        assert not controller.running.done()
-
-    controller.run(scenario)
+async def test_a_snapshot_that_disappears_is_fetched_again(
+    controller: FakeController, how: str
+) -> None:
+    controller.snapshot = snapshot_of("a", "b")
+    whole = len(controller.snapshot)
+    wanted = FetchedSnapshotId(end_offset=10, epoch=3)
+    if how == "replaced":
+        controller.snapshot_error = ErrorCode.SNAPSHOT_NOT_FOUND
+    elif how == "cut short":  # where a batch ends
+        *batches, _ = write_snapshot([topic_record("a")], SNAPSHOT, 0, 0)
+        controller.snapshot, controller.size = b"".join(batches), whole
+    else:
+        controller.breaks_at = controller.piece
+    await controller.next(snapshot_id=wanted)
+    await asyncio.sleep(2)
+    assert controller.replica.replayed == []
+    controller.snapshot, controller.size, controller.snapshot_error = (
+        snapshot_of("a", "b"),
+        0,
+        0,
+    )
+    assert await controller.next(snapshot_id=wanted) == 0
+    assert await controller.next() == 10
+    assert controller.replica.replayed == [("snapshot", ["a", "b"])]
 
 
-def test_a_fetch_without_a_response_times_out(controller: FakeController) -> None:
-    async def scenario() -> None:
-        await controller.fetches.get()
-        began = controller.world.loop.time()
-        assert await controller.next(records=batch(0, "a")) == 0
-        assert controller.world.loop.time() - began == pytest.approx(10.05, abs=0.05)
+async def test_retries_of_an_unreachable_controller_back_off(controller: FakeController) -> None:
+    await controller.next(records=batch(0, "a"))
+    await controller.fetches.get()
+    await controller.listener.close()
+    await asyncio.sleep(20)
+    refused = [line for line in controller.world.trace.lines if "refused" in line]
+    assert 20 <= len(refused) <= 26
+    await controller.listen()
+    assert await controller.next(records=batch(0, "a")) == 0  # it is still the same log
+    assert await controller.next(records=batch(1, "b")) == 1
+    assert controller.replica.replayed == [("log", ["a"]), ("log", []), ("log", ["b"])]
+    assert not controller.running.done()
 
-    controller.run(scenario)
+
+async def test_a_fetch_without_a_response_times_out(controller: FakeController) -> None:
+    await controller.fetches.get()
+    began = controller.world.loop.time()
+    assert await controller.next(records=batch(0, "a")) == 0
+    assert controller.world.loop.time() - began == pytest.approx(10.05, abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -279,24 +258,20 @@ def test_a_fetch_without_a_response_times_out(controller: FakeController) -> Non
     ],
     ids=["an error", "an error of the log", "nothing"],
 )
-def test_an_empty_response_is_fetched_again(controller: FakeController, answer: Any) -> None:
-    async def scenario() -> None:
-        (await controller.fetches.get())[1].set_result(answer)
-        assert await controller.next(records=batch(0, "a")) == 0
-        await controller.next()
-        assert controller.replica.replayed == [("log", ["a"])]
-
-    controller.run(scenario)
+async def test_an_empty_response_is_fetched_again(controller: FakeController, answer: Any) -> None:
+    (await controller.fetches.get())[1].set_result(answer)
+    assert await controller.next(records=batch(0, "a")) == 0
+    await controller.next()
+    assert controller.replica.replayed == [("log", ["a"])]
 
 
-def test_a_controller_that_lost_replayed_records_is_an_error(controller: FakeController) -> None:
-    async def scenario() -> None:
-        await controller.next(records=batch(0, "a", "b"))
-        await controller.next(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
-        with pytest.raises(CorruptData, match="does not have offset 2"):
-            await controller.running
-
-    controller.run(scenario)
+async def test_a_controller_that_lost_replayed_records_is_an_error(
+    controller: FakeController,
+) -> None:
+    await controller.next(records=batch(0, "a", "b"))
+    await controller.next(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+    with pytest.raises(CorruptData, match="does not have offset 2"):
+        await controller.running
 
 
 @pytest.mark.parametrize(
@@ -309,18 +284,15 @@ def test_a_controller_that_lost_replayed_records_is_an_error(controller: FakeCon
     ],
     ids=["another batch", "other bounds", "its end", "an end before"],
 )
-def test_a_controller_that_returns_with_another_log_is_an_error(
+async def test_a_controller_that_returns_with_another_log_is_an_error(
     controller: FakeController, answer: dict[str, Any], what: str
 ) -> None:
-    async def scenario() -> None:
-        await controller.next(records=batch(0, "a", "b") + batch(2, "c"))
-        await controller.next(code=ErrorCode.UNKNOWN_SERVER_ERROR)
-        assert await controller.next(**answer) == 2
-        with pytest.raises(CorruptData, match=f"{what}.*trimtab recover"):
-            await controller.running
-        assert controller.replica.replayed == [("log", ["a", "b"]), ("log", ["c"])]
-
-    controller.run(scenario)
+    await controller.next(records=batch(0, "a", "b") + batch(2, "c"))
+    await controller.next(code=ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert await controller.next(**answer) == 2
+    with pytest.raises(CorruptData, match=f"{what}.*trimtab recover"):
+        await controller.running
+    assert controller.replica.replayed == [("log", ["a", "b"]), ("log", ["c"])]
 
 
 def test_the_last_batch_of_an_earlier_run_is_compared(controller: FakeController) -> None:
@@ -352,13 +324,10 @@ def test_a_snapshot_that_contains_the_last_batch_is_trusted(controller: FakeCont
     controller.run(scenario)
 
 
-def test_damaged_records_are_an_error(controller: FakeController) -> None:
-    async def scenario() -> None:
-        damaged = bytearray(batch(0, "a"))
-        damaged[-1] ^= 1
-        await controller.next(records=damaged)
-        with pytest.raises(CorruptData):
-            await controller.running
-        assert controller.replica.replayed == []
-
-    controller.run(scenario)
+async def test_damaged_records_are_an_error(controller: FakeController) -> None:
+    damaged = bytearray(batch(0, "a"))
+    damaged[-1] ^= 1
+    await controller.next(records=damaged)
+    with pytest.raises(CorruptData):
+        await controller.running
+    assert controller.replica.replayed == []

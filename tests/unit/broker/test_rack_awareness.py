@@ -61,29 +61,25 @@ def read(data: Any) -> list[bytes | None]:
     return [record.value for record in read_records("t", 0, data.records)]
 
 
-def test_a_consumer_is_sent_to_the_replica_in_its_rack_and_reads_there(lab: Lab) -> None:
-    async def scenario() -> None:
-        topic_id = await led_by_1(lab)
-        told = await fetch(lab, topic_id, "c")
-        assert (told.preferred_read_replica, len(told.records)) == (2, 0)
-        found = await fetch(lab, topic_id, "c", to=2)
-        assert (found.preferred_read_replica, read(found)) == (-1, [b"0", b"1", b"2"])
-        assert found.high_watermark == 3
-
-    lab.run(scenario, brokers=3, config=AWARE)
+@pytest.mark.run(brokers=3, config=AWARE)
+async def test_a_consumer_is_sent_to_the_replica_in_its_rack_and_reads_there(lab: Lab) -> None:
+    topic_id = await led_by_1(lab)
+    told = await fetch(lab, topic_id, "c")
+    assert (told.preferred_read_replica, len(told.records)) == (2, 0)
+    found = await fetch(lab, topic_id, "c", to=2)
+    assert (found.preferred_read_replica, read(found)) == (-1, [b"0", b"1", b"2"])
+    assert found.high_watermark == 3
 
 
 @pytest.mark.parametrize(
     ("why", "rack"),
     [("the leader is there", "b"), ("nobody is there", "x"), ("it has none", "")],
 )
-def test_a_consumer_stays_with_the_leader_if(lab: Lab, why: str, rack: str) -> None:
-    async def scenario() -> None:
-        topic_id = await led_by_1(lab)
-        found = await fetch(lab, topic_id, rack)
-        assert (found.preferred_read_replica, read(found)) == (-1, [b"0", b"1", b"2"])
-
-    lab.run(scenario, brokers=3, config=AWARE)
+@pytest.mark.run(brokers=3, config=AWARE)
+async def test_a_consumer_stays_with_the_leader_if(lab: Lab, why: str, rack: str) -> None:
+    topic_id = await led_by_1(lab)
+    found = await fetch(lab, topic_id, rack)
+    assert (found.preferred_read_replica, read(found)) == (-1, [b"0", b"1", b"2"])
 
 
 @pytest.mark.parametrize("selector", [None, "org.apache.kafka.common.replica.LeaderSelector"])
@@ -97,94 +93,79 @@ def test_without_a_replica_selector_all_consumers_read_from_the_leader(
     lab.run(scenario, brokers=3, config={"replica.selector.class": selector} if selector else {})
 
 
-def test_a_replica_that_is_out_of_sync_or_lacks_the_offset_is_not_named(lab: Lab) -> None:
-    async def scenario() -> None:
-        topic_id = await led_by_1(lab)
-        lab.world.network.cut(address(1))
-        await send(lab, b"3", acks=1)
-        assert (await fetch(lab, topic_id, "c", offset=3)).preferred_read_replica == 2
-        assert (await fetch(lab, topic_id, "c", offset=4)).preferred_read_replica == -1
-        kill(lab, 2)
-        await until(lambda: 2 not in decided(lab).isr)
-        await until(lambda: 2 not in leadership(lab).isr)
-        assert (await fetch(lab, topic_id, "c")).preferred_read_replica == -1
-        lab.world.network.heal()
-
-    lab.run(scenario, brokers=3, config=AWARE)
+@pytest.mark.run(brokers=3, config=AWARE)
+async def test_a_replica_that_is_out_of_sync_or_lacks_the_offset_is_not_named(lab: Lab) -> None:
+    topic_id = await led_by_1(lab)
+    lab.world.network.cut(address(1))
+    await send(lab, b"3", acks=1)
+    assert (await fetch(lab, topic_id, "c", offset=3)).preferred_read_replica == 2
+    assert (await fetch(lab, topic_id, "c", offset=4)).preferred_read_replica == -1
+    kill(lab, 2)
+    await until(lambda: 2 not in decided(lab).isr)
+    await until(lambda: 2 not in leadership(lab).isr)
+    assert (await fetch(lab, topic_id, "c")).preferred_read_replica == -1
+    lab.world.network.heal()
 
 
-def test_a_consumer_in_the_leaders_rack_reads_from_the_leader(lab: Lab) -> None:
-    async def scenario() -> None:
-        topic_id = await led_by_1(lab)
-        assert lab.brokers[4].view.config["broker.rack"] == "b"
-        assert (await fetch(lab, topic_id, "b")).preferred_read_replica == -1
-
-    lab.run(scenario, brokers=5, config=AWARE)
+@pytest.mark.run(brokers=5, config=AWARE)
+async def test_a_consumer_in_the_leaders_rack_reads_from_the_leader(lab: Lab) -> None:
+    topic_id = await led_by_1(lab)
+    assert lab.brokers[4].view.config["broker.rack"] == "b"
+    assert (await fetch(lab, topic_id, "b")).preferred_read_replica == -1
 
 
 @pytest.mark.parametrize("what", ["out of the ISR", "fenced"])
-def test_a_replica_is_not_named_that_is(lab: Lab, what: str) -> None:
-    async def scenario() -> None:
-        topic_id = await led_by_1(lab)
-        if what == "fenced":
-            brokers = lab.brokers[1].image.brokers
-            brokers[2] = brokers[2]._replace(fenced=True)
-        else:
-            leadership(lab).isr = (0, 1)
-        assert (await fetch(lab, topic_id, "c")).preferred_read_replica == -1
-        assert (await fetch(lab, topic_id, "a")).preferred_read_replica == 0
-
-    lab.run(scenario, brokers=3, config=AWARE)
+@pytest.mark.run(brokers=3, config=AWARE)
+async def test_a_replica_is_not_named_that_is(lab: Lab, what: str) -> None:
+    topic_id = await led_by_1(lab)
+    if what == "fenced":
+        brokers = lab.brokers[1].image.brokers
+        brokers[2] = brokers[2]._replace(fenced=True)
+    else:
+        leadership(lab).isr = (0, 1)
+    assert (await fetch(lab, topic_id, "c")).preferred_read_replica == -1
+    assert (await fetch(lab, topic_id, "a")).preferred_read_replica == 0
 
 
-def test_of_several_in_the_rack_the_one_with_the_highest_end_offset_is_named_then_the_lowest_id(
+@pytest.mark.run(brokers=4, config=AWARE)
+async def test_of_several_in_the_rack_the_highest_end_offset_is_named_then_the_lowest_id(
     lab: Lab,
 ) -> None:
-    async def scenario() -> None:
-        topic_id = await led_by_1(lab)
-        assert (await fetch(lab, topic_id, "a")).preferred_read_replica == 0
-        followers = leadership(lab).followers
-        followers[0].end_offset = 2  # as if it were a record behind
-        assert (await fetch(lab, topic_id, "a")).preferred_read_replica == 3
-
-    lab.run(scenario, brokers=4, config=AWARE)
+    topic_id = await led_by_1(lab)
+    assert (await fetch(lab, topic_id, "a")).preferred_read_replica == 0
+    followers = leadership(lab).followers
+    followers[0].end_offset = 2  # as if it were a record behind
+    assert (await fetch(lab, topic_id, "a")).preferred_read_replica == 3
 
 
-def test_a_follower_returns_only_committed_records_to_consumers(lab: Lab) -> None:
-    async def scenario() -> None:
-        topic_id = await led_by_1(lab)
-        await send(lab, b"3")
-        follower = replica(lab, 2)
-        assert (follower.log.log_end_offset, follower.high_watermark) == (4, 3)
-        assert read(await fetch(lab, topic_id, "c", to=2)) == [b"0", b"1", b"2"]
-        await until(lambda: follower.high_watermark == 4)
-        assert read(await fetch(lab, topic_id, "c", offset=3, to=2)) == [b"3"]
-
-    lab.run(scenario, brokers=3, config=AWARE)
+@pytest.mark.run(brokers=3, config=AWARE)
+async def test_a_follower_returns_only_committed_records_to_consumers(lab: Lab) -> None:
+    topic_id = await led_by_1(lab)
+    await send(lab, b"3")
+    follower = replica(lab, 2)
+    assert (follower.log.log_end_offset, follower.high_watermark) == (4, 3)
+    assert read(await fetch(lab, topic_id, "c", to=2)) == [b"0", b"1", b"2"]
+    await until(lambda: follower.high_watermark == 4)
+    assert read(await fetch(lab, topic_id, "c", offset=3, to=2)) == [b"3"]
 
 
-def test_a_consumer_before_a_followers_own_start_is_not_sent_there(lab: Lab) -> None:
+@pytest.mark.run(brokers=3, config={**AWARE, "log.retention.check.interval.ms": 1000})
+async def test_a_consumer_before_a_followers_own_start_is_not_sent_there(lab: Lab) -> None:
     """Each replica applies retention by itself, so log start offsets differ for a while."""
-
-    async def scenario() -> None:
-        topic_id = await led_by_1(lab)
-        assert (await fetch(lab, topic_id, "c", offset=1)).preferred_read_replica == 2
-        await alter(lab, {"log.retention.ms": "1"}, topic=None, broker="2")
-        await asyncio.sleep(3)
-        assert replica(lab, 2).log.log_start_offset == 3
-        assert (await fetch(lab, topic_id, "c", offset=3)).preferred_read_replica == 2
-        found = await fetch(lab, topic_id, "c", offset=1)
-        assert (found.preferred_read_replica, read(found)) == (-1, [b"1", b"2"])
-
-    lab.run(scenario, brokers=3, config={**AWARE, "log.retention.check.interval.ms": 1000})
+    topic_id = await led_by_1(lab)
+    assert (await fetch(lab, topic_id, "c", offset=1)).preferred_read_replica == 2
+    await alter(lab, {"log.retention.ms": "1"}, topic=None, broker="2")
+    await asyncio.sleep(3)
+    assert replica(lab, 2).log.log_start_offset == 3
+    assert (await fetch(lab, topic_id, "c", offset=3)).preferred_read_replica == 2
+    found = await fetch(lab, topic_id, "c", offset=1)
+    assert (found.preferred_read_replica, read(found)) == (-1, [b"1", b"2"])
 
 
-def test_an_unregistered_leader_names_no_preferred_replica(lab: Lab) -> None:
-    async def scenario() -> None:
-        topic_id = await led_by_1(lab)
-        del lab.brokers[1].image.brokers[1]  # as UnregisterBroker does
-        data = await fetch(lab, topic_id, rack="c")
-        assert data.preferred_read_replica == -1
-        assert read(data) == [b"0", b"1", b"2"]
-
-    lab.run(scenario, brokers=3, config=AWARE)
+@pytest.mark.run(brokers=3, config=AWARE)
+async def test_an_unregistered_leader_names_no_preferred_replica(lab: Lab) -> None:
+    topic_id = await led_by_1(lab)
+    del lab.brokers[1].image.brokers[1]  # as UnregisterBroker does
+    data = await fetch(lab, topic_id, rack="c")
+    assert data.preferred_read_replica == -1
+    assert read(data) == [b"0", b"1", b"2"]

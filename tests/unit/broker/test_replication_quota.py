@@ -102,46 +102,40 @@ SMALL = {"replica.fetch.response.max.bytes": 2000}
     ("side", "rate"), [(LEADERS, f"{LEADERS}.rate"), (FOLLOWERS, f"{FOLLOWERS}.rate")]
 )
 @pytest.mark.kip(73)
-def test_a_follower_that_catches_up_keeps_to_the_rate(lab: Lab, side: str, rate: str) -> None:
-    async def scenario() -> None:
-        took_s = await return_throttled(lab, {f"{side}.replicas": "*"}, rate)
-        # 43 KB: the bytes of 11 seconds come at once, the rest at the rate.
-        assert 60 < took_s < 100
-
-    lab.run(scenario, brokers=3)
+@pytest.mark.run(brokers=3)
+async def test_a_follower_that_catches_up_keeps_to_the_rate(lab: Lab, side: str, rate: str) -> None:
+    took_s = await return_throttled(lab, {f"{side}.replicas": "*"}, rate)
+    # 43 KB: the bytes of 11 seconds come at once, the rest at the rate.
+    assert 60 < took_s < 100
 
 
-def test_only_listed_replicas_are_throttled(lab: Lab) -> None:
-    async def scenario() -> None:
-        other = {f"{LEADERS}.replicas": "1:0,1:1,1:2", f"{FOLLOWERS}.replicas": "1:0"}
-        assert await return_throttled(lab, other, f"{LEADERS}.rate") < 2
-
-    lab.run(scenario, brokers=3)
+@pytest.mark.run(brokers=3)
+async def test_only_listed_replicas_are_throttled(lab: Lab) -> None:
+    other = {f"{LEADERS}.replicas": "1:0,1:1,1:2", f"{FOLLOWERS}.replicas": "1:0"}
+    assert await return_throttled(lab, other, f"{LEADERS}.rate") < 2
 
 
 @pytest.mark.kip(455)
-def test_a_throttled_reassignment_ends_sooner_when_the_throttle_does(lab: Lab) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t")
-        for _ in range(40):
-            await send(lab, b"v" * 1000, acks=1)
-        first = leader_of(lab)
-        target = (first + 1) % 3
-        await alter(lab, {f"{LEADERS}.replicas": f"0:{first}", f"{FOLLOWERS}.replicas": "*"})
-        for side in (LEADERS, FOLLOWERS):
-            await alter(lab, {f"{side}.rate": "100"}, topic=None, broker=str(first))
-            await alter(lab, {f"{side}.rate": "100"}, topic=None, broker=str(target))
-        await reassign(lab, [target])
-        await asyncio.sleep(30)
-        assert decided(lab).adding_replicas == (target,)
-        assert 0 < copied(lab, target) < 40
-        for side in (LEADERS, FOLLOWERS):
-            await alter(lab, {f"{side}.rate": None}, topic=None, broker=str(first))
-            await alter(lab, {f"{side}.rate": None}, topic=None, broker=str(target))
-        await until(lambda: decided(lab).replicas == (target,), limit_s=5)
-        assert copied(lab, target) == 40
-
-    lab.run(scenario, brokers=3, config=SMALL)
+@pytest.mark.run(brokers=3, config=SMALL)
+async def test_a_throttled_reassignment_ends_sooner_when_the_throttle_does(lab: Lab) -> None:
+    await lab.create_topic("t")
+    for _ in range(40):
+        await send(lab, b"v" * 1000, acks=1)
+    first = leader_of(lab)
+    target = (first + 1) % 3
+    await alter(lab, {f"{LEADERS}.replicas": f"0:{first}", f"{FOLLOWERS}.replicas": "*"})
+    for side in (LEADERS, FOLLOWERS):
+        await alter(lab, {f"{side}.rate": "100"}, topic=None, broker=str(first))
+        await alter(lab, {f"{side}.rate": "100"}, topic=None, broker=str(target))
+    await reassign(lab, [target])
+    await asyncio.sleep(30)
+    assert decided(lab).adding_replicas == (target,)
+    assert 0 < copied(lab, target) < 40
+    for side in (LEADERS, FOLLOWERS):
+        await alter(lab, {f"{side}.rate": None}, topic=None, broker=str(first))
+        await alter(lab, {f"{side}.rate": None}, topic=None, broker=str(target))
+    await until(lambda: decided(lab).replicas == (target,), limit_s=5)
+    assert copied(lab, target) == 40
 
 
 def copied(lab: Any, broker: int) -> int:

@@ -234,42 +234,35 @@ def test_producer_ids_are_assigned_once(lab: Lab) -> None:
 # Brokers
 
 
-def test_a_brokers_epoch_is_the_offset_of_its_record(lab: Lab) -> None:
-    async def scenario() -> None:
-        assert [broker.epoch for broker in lab.brokers] == [2, 4]
-
-    lab.run(scenario, brokers=2)
+@pytest.mark.run(brokers=2)
+async def test_a_brokers_epoch_is_the_offset_of_its_record(lab: Lab) -> None:
+    assert [broker.epoch for broker in lab.brokers] == [2, 4]
 
 
-def test_a_broker_is_fenced_until_it_has_caught_up(lab: Lab) -> None:
-    async def scenario() -> None:
-        broker = Broker(lab, 0)
-        await broker.register()
-        assert (await broker.beat(offset=1)).is_fenced
-        assert await lab.create("a") == [ErrorCode.INVALID_REPLICATION_FACTOR]
-        assert not (await broker.beat(offset=2)).is_fenced
-        assert await lab.create("a") == [0]
-
-    lab.run(scenario)
+async def test_a_broker_is_fenced_until_it_has_caught_up(lab: Lab) -> None:
+    broker = Broker(lab, 0)
+    await broker.register()
+    assert (await broker.beat(offset=1)).is_fenced
+    assert await lab.create("a") == [ErrorCode.INVALID_REPLICATION_FACTOR]
+    assert not (await broker.beat(offset=2)).is_fenced
+    assert await lab.create("a") == [0]
 
 
-def test_a_silent_broker_is_fenced_after_the_session_timeout_and_others_lead(lab: Lab) -> None:
-    async def scenario() -> None:
-        await lab.create("a", partitions=6, factor=2)
-        assert set(lab.leaders("a")) == {0, 1, 2}
-        lab.brokers[1].kill()
-        await asyncio.sleep(6.9)
-        assert not lab.controller.image.brokers[1].fenced
-        await asyncio.sleep(2.2)
-        assert lab.controller.image.brokers[1].fenced
-        assert set(lab.leaders("a")) == {0, 2}
-        assert not any(
-            1 in partition.isr for partition in lab.controller.image.topics["a"].partitions
-        )
-        assert not (await lab.brokers[1].beat()).is_fenced
-        assert set(lab.leaders("a")) == {0, 2}
-
-    lab.run(scenario, brokers=3)
+@pytest.mark.run(brokers=3)
+async def test_a_silent_broker_is_fenced_after_the_session_timeout_and_others_lead(
+    lab: Lab,
+) -> None:
+    await lab.create("a", partitions=6, factor=2)
+    assert set(lab.leaders("a")) == {0, 1, 2}
+    lab.brokers[1].kill()
+    await asyncio.sleep(6.9)
+    assert not lab.controller.image.brokers[1].fenced
+    await asyncio.sleep(2.2)
+    assert lab.controller.image.brokers[1].fenced
+    assert set(lab.leaders("a")) == {0, 2}
+    assert not any(1 in partition.isr for partition in lab.controller.image.topics["a"].partitions)
+    assert not (await lab.brokers[1].beat()).is_fenced
+    assert set(lab.leaders("a")) == {0, 2}
 
 
 def test_the_session_timeout_is_an_option(lab: Lab) -> None:
@@ -281,113 +274,101 @@ def test_the_session_timeout_is_an_option(lab: Lab) -> None:
     lab.run(scenario, brokers=1, **{"broker.session.timeout.ms": 3000})
 
 
-def test_a_broker_whose_process_is_gone_is_fenced_at_once(lab: Lab) -> None:
-    async def scenario() -> None:
-        await lab.create("a", partitions=6, factor=2)
-        lab.brokers[1].kill()
-        lab.controller.connection_lost(lab.brokers[1].connection)
-        await asyncio.sleep(0.3)
-        assert not lab.controller.image.brokers[1].fenced
-        lab.refused.add("host1")
-        await asyncio.sleep(0.3)
-        assert lab.controller.image.brokers[1].fenced
-        assert set(lab.leaders("a")) == {0, 2}
-
-    lab.run(scenario, brokers=3)
+@pytest.mark.run(brokers=3)
+async def test_a_broker_whose_process_is_gone_is_fenced_at_once(lab: Lab) -> None:
+    await lab.create("a", partitions=6, factor=2)
+    lab.brokers[1].kill()
+    lab.controller.connection_lost(lab.brokers[1].connection)
+    await asyncio.sleep(0.3)
+    assert not lab.controller.image.brokers[1].fenced
+    lab.refused.add("host1")
+    await asyncio.sleep(0.3)
+    assert lab.controller.image.brokers[1].fenced
+    assert set(lab.leaders("a")) == {0, 2}
 
 
-def test_a_broker_that_only_lost_its_connection_is_not_fenced(lab: Lab) -> None:
-    async def scenario() -> None:
-        lab.controller.connection_lost(lab.brokers[0].connection)
-        await asyncio.sleep(1)
-        lab.brokers[0].connection = object()
-        await asyncio.sleep(2)
-        lab.refused.add("host0")
-        await asyncio.sleep(20)
-        assert not lab.controller.image.brokers[0].fenced
-
-    lab.run(scenario, brokers=1)
+@pytest.mark.run(brokers=1)
+async def test_a_broker_that_only_lost_its_connection_is_not_fenced(lab: Lab) -> None:
+    lab.controller.connection_lost(lab.brokers[0].connection)
+    await asyncio.sleep(1)
+    lab.brokers[0].connection = object()
+    await asyncio.sleep(2)
+    lab.refused.add("host0")
+    await asyncio.sleep(20)
+    assert not lab.controller.image.brokers[0].fenced
 
 
-def test_two_brokers_cannot_have_one_id(lab: Lab) -> None:
-    async def scenario() -> None:
-        (broker,) = lab.brokers
-        twin = Broker(lab, 0)
-        assert await twin.register() == ErrorCode.DUPLICATE_BROKER_REGISTRATION
-        broker.kill()
-        lab.controller.connection_lost(broker.connection)
-        # The connected broker keeps the id; the other gets a stale epoch error.
-        assert await twin.register() == 0
-        assert (await broker.beat()).error_code == ErrorCode.STALE_BROKER_EPOCH
-        await twin.beat()
-        assert await broker.register() == ErrorCode.DUPLICATE_BROKER_REGISTRATION
-
-    lab.run(scenario, brokers=1)
+@pytest.mark.run(brokers=1)
+async def test_two_brokers_cannot_have_one_id(lab: Lab) -> None:
+    (broker,) = lab.brokers
+    twin = Broker(lab, 0)
+    assert await twin.register() == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    broker.kill()
+    lab.controller.connection_lost(broker.connection)
+    # The connected broker keeps the id; the other gets a stale epoch error.
+    assert await twin.register() == 0
+    assert (await broker.beat()).error_code == ErrorCode.STALE_BROKER_EPOCH
+    await twin.beat()
+    assert await broker.register() == ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
 
-def test_a_repeated_registration_is_idempotent(lab: Lab) -> None:
-    async def scenario() -> None:
-        (broker,) = lab.brokers
-        epoch = broker.epoch
-        assert await broker.register() == 0
-        assert broker.epoch == epoch
-        assert not (await broker.beat()).is_fenced
-
-    lab.run(scenario, brokers=1)
+@pytest.mark.run(brokers=1)
+async def test_a_repeated_registration_is_idempotent(lab: Lab) -> None:
+    (broker,) = lab.brokers
+    epoch = broker.epoch
+    assert await broker.register() == 0
+    assert broker.epoch == epoch
+    assert not (await broker.beat()).is_fenced
 
 
 @pytest.mark.kip(966)
-def test_a_partition_waits_for_its_only_replica_and_recovers_if_that_crashed(lab: Lab) -> None:
-    async def scenario() -> None:
-        (broker,) = lab.brokers
-        await lab.create("a", partitions=1)
-        for clean, state in ((True, 0), (False, 1)):
-            broker.kill()
-            lab.controller.connection_lost(broker.connection)
-            lab.refused.add("host0")
-            await asyncio.sleep(1)
-            assert lab.leaders("a") == [NO_LEADER]
-            lab.refused.clear()
-            broker.begin_anew()
-            await broker.start(previous=broker.epoch if clean else -1)
-            (partition,) = lab.controller.image.topics["a"].partitions
-            assert (partition.leader, partition.isr) == (0, (0,))
-            assert (partition.leader_recovery_state, partition.last_known_elr) == (state, ())
-
-    lab.run(scenario, brokers=1)
+@pytest.mark.run(brokers=1)
+async def test_a_partition_waits_for_its_only_replica_and_recovers_if_that_crashed(
+    lab: Lab,
+) -> None:
+    (broker,) = lab.brokers
+    await lab.create("a", partitions=1)
+    for clean, state in ((True, 0), (False, 1)):
+        broker.kill()
+        lab.controller.connection_lost(broker.connection)
+        lab.refused.add("host0")
+        await asyncio.sleep(1)
+        assert lab.leaders("a") == [NO_LEADER]
+        lab.refused.clear()
+        broker.begin_anew()
+        await broker.start(previous=broker.epoch if clean else -1)
+        (partition,) = lab.controller.image.topics["a"].partitions
+        assert (partition.leader, partition.isr) == (0, (0,))
+        assert (partition.leader_recovery_state, partition.last_known_elr) == (state, ())
 
 
 @pytest.mark.kip(841)
-def test_a_broker_may_shut_down_when_others_have_replayed_it(lab: Lab) -> None:
-    async def scenario() -> None:
-        await lab.create("a", partitions=6, factor=2)
-        ending, other = lab.brokers
-        ending.kill()
-        other.kill()
-        reply = await ending.beat(end=True)
-        assert (reply.is_fenced, reply.should_shut_down) == (False, False)
-        assert set(lab.leaders("a")) == {1}
-        reply = await ending.beat(end=True)
-        assert not reply.should_shut_down
-        await other.beat()
-        reply = await ending.beat(end=True)
-        assert (reply.is_fenced, reply.should_shut_down) == (True, True)
-        # Its id is free at once.
-        assert await Broker(lab, 0).register(previous=ending.epoch) == 0
-
-    lab.run(scenario, brokers=2)
+@pytest.mark.run(brokers=2)
+async def test_a_broker_may_shut_down_when_others_have_replayed_it(lab: Lab) -> None:
+    await lab.create("a", partitions=6, factor=2)
+    ending, other = lab.brokers
+    ending.kill()
+    other.kill()
+    reply = await ending.beat(end=True)
+    assert (reply.is_fenced, reply.should_shut_down) == (False, False)
+    assert set(lab.leaders("a")) == {1}
+    reply = await ending.beat(end=True)
+    assert not reply.should_shut_down
+    await other.beat()
+    reply = await ending.beat(end=True)
+    assert (reply.is_fenced, reply.should_shut_down) == (True, True)
+    # Its id is free at once.
+    assert await Broker(lab, 0).register(previous=ending.epoch) == 0
 
 
-def test_an_unregistered_broker_must_register_again(lab: Lab) -> None:
-    async def scenario() -> None:
-        (broker,) = lab.brokers
-        response = await lab.controller.unregister_broker(UnregisterBrokerRequest(broker_id=0))
-        assert response.error_code == 0
-        broker.kill()
-        assert (await broker.beat()).error_code == ErrorCode.STALE_BROKER_EPOCH
-        assert await broker.register() == 0
-
-    lab.run(scenario, brokers=1)
+@pytest.mark.run(brokers=1)
+async def test_an_unregistered_broker_must_register_again(lab: Lab) -> None:
+    (broker,) = lab.brokers
+    response = await lab.controller.unregister_broker(UnregisterBrokerRequest(broker_id=0))
+    assert response.error_code == 0
+    broker.kill()
+    assert (await broker.beat()).error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert await broker.register() == 0
 
 
 def test_after_a_restart_brokers_have_a_full_session_timeout(lab: Lab) -> None:
@@ -447,36 +428,30 @@ async def shrink(lab: Lab, broker: Broker, name: str, *isr: int) -> Any:
     )
 
 
-def test_an_isr_is_altered_and_answered_when_it_is_on_disk(lab: Lab) -> None:
-    async def scenario() -> None:
-        await lab.create("a", partitions=1, factor=3)
-        (leader,) = lab.leaders("a")
-        response = await shrink(lab, lab.brokers[leader], "a", leader)
-        assert response.topics[0].partitions[0].isr == [leader]
-        assert lab.controller.journal.end_offset == lab.controller.journal.next_offset
-
-    lab.run(scenario, brokers=3)
+@pytest.mark.run(brokers=3)
+async def test_an_isr_is_altered_and_answered_when_it_is_on_disk(lab: Lab) -> None:
+    await lab.create("a", partitions=1, factor=3)
+    (leader,) = lab.leaders("a")
+    response = await shrink(lab, lab.brokers[leader], "a", leader)
+    assert response.topics[0].partitions[0].isr == [leader]
+    assert lab.controller.journal.end_offset == lab.controller.journal.next_offset
 
 
-def test_leaders_are_balanced_from_time_to_time(lab: Lab) -> None:
-    async def scenario() -> None:
-        await lab.create("a", partitions=6, factor=2)
-        before = lab.leaders("a")
-        lab.brokers[0].kill()
-        await asyncio.sleep(12)
-        assert 0 not in lab.leaders("a")
-        lab.brokers[0].begin_anew()
-        await lab.brokers[0].start()
-        for partition in lab.controller.image.topics["a"].partitions:
-            if 0 in partition.replicas:  # its leader takes it into the ISR again
-                isr = partition.replicas[::-1]
-                lab.controller.image.topics["a"].partitions[partition.id] = partition._replace(
-                    isr=isr
-                )
-        await asyncio.sleep(300)
-        assert lab.leaders("a") == before
-
-    lab.run(scenario, brokers=3)
+@pytest.mark.run(brokers=3)
+async def test_leaders_are_balanced_from_time_to_time(lab: Lab) -> None:
+    await lab.create("a", partitions=6, factor=2)
+    before = lab.leaders("a")
+    lab.brokers[0].kill()
+    await asyncio.sleep(12)
+    assert 0 not in lab.leaders("a")
+    lab.brokers[0].begin_anew()
+    await lab.brokers[0].start()
+    for partition in lab.controller.image.topics["a"].partitions:
+        if 0 in partition.replicas:  # its leader takes it into the ISR again
+            isr = partition.replicas[::-1]
+            lab.controller.image.topics["a"].partitions[partition.id] = partition._replace(isr=isr)
+    await asyncio.sleep(300)
+    assert lab.leaders("a") == before
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -496,131 +471,121 @@ def test_balancing_can_be_switched_off(lab: Lab, enabled: bool) -> None:
     lab.run(scenario, brokers=2, **options)
 
 
-def test_a_preferred_leader_is_elected_on_request(lab: Lab) -> None:
-    async def scenario() -> None:
-        await lab.create("a", partitions=1, factor=2)
-        partitions = lab.controller.image.topics["a"].partitions
-        preferred = partitions[0].leader
-        partitions[0] = partitions[0]._replace(leader=1 - preferred)
-        response = await lab.controller.elect_leaders(
-            ElectLeadersRequest(topic_partitions=None, timeout_ms=0)
-        )
-        (result,) = response.replica_election_results[0].partition_result
-        assert (result.error_code, lab.leaders("a")) == (0, [preferred])
-
-    lab.run(scenario, brokers=2)
+@pytest.mark.run(brokers=2)
+async def test_a_preferred_leader_is_elected_on_request(lab: Lab) -> None:
+    await lab.create("a", partitions=1, factor=2)
+    partitions = lab.controller.image.topics["a"].partitions
+    preferred = partitions[0].leader
+    partitions[0] = partitions[0]._replace(leader=1 - preferred)
+    response = await lab.controller.elect_leaders(
+        ElectLeadersRequest(topic_partitions=None, timeout_ms=0)
+    )
+    (result,) = response.replica_election_results[0].partition_result
+    assert (result.error_code, lab.leaders("a")) == (0, [preferred])
 
 
-def test_partitions_are_added_and_moved(lab: Lab) -> None:
-    async def scenario() -> None:
-        controller = lab.controller
-        await lab.create("a", partitions=1, factor=1)
-        response: Any = await controller.create_partitions(
-            CreatePartitionsRequest(
-                topics=[CreatePartitionsTopic(name="a", count=2, assignments=None)], timeout_ms=0
-            )
+@pytest.mark.run(brokers=2)
+async def test_partitions_are_added_and_moved(lab: Lab) -> None:
+    controller = lab.controller
+    await lab.create("a", partitions=1, factor=1)
+    response: Any = await controller.create_partitions(
+        CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name="a", count=2, assignments=None)], timeout_ms=0
         )
-        assert (response.results[0].error_code, len(lab.leaders("a"))) == (0, 2)
-        before = controller.image.topics["a"].partitions[0]
-        (target,) = {0, 1} - set(before.replicas)
-        response = await controller.alter_partition_reassignments(
-            AlterPartitionReassignmentsRequest(
-                topics=[
-                    ReassignableTopic(
-                        name="a",
-                        partitions=[ReassignablePartition(partition_index=0, replicas=[target])],
-                    )
-                ]
-            )
+    )
+    assert (response.results[0].error_code, len(lab.leaders("a"))) == (0, 2)
+    before = controller.image.topics["a"].partitions[0]
+    (target,) = {0, 1} - set(before.replicas)
+    response = await controller.alter_partition_reassignments(
+        AlterPartitionReassignmentsRequest(
+            topics=[
+                ReassignableTopic(
+                    name="a",
+                    partitions=[ReassignablePartition(partition_index=0, replicas=[target])],
+                )
+            ]
         )
-        assert response.responses[0].partitions[0].error_code == 0
-        response = await finish(
-            controller.list_partition_reassignments(ListPartitionReassignmentsRequest(topics=None))
-        )
-        (moving,) = response.topics[0].partitions
-        assert (moving.adding_replicas, moving.removing_replicas) == ([target], [1 - target])
-        response = await shrink(lab, lab.brokers[1 - target], "a", 1 - target, target)
-        assert response.topics[0].partitions[0].error_code == ErrorCode.NEW_LEADER_ELECTED
-        after = controller.image.topics["a"].partitions[0]
-        assert (after.replicas, after.isr, after.leader) == ((target,), (target,), target)
-
-    lab.run(scenario, brokers=2)
+    )
+    assert response.responses[0].partitions[0].error_code == 0
+    response = await finish(
+        controller.list_partition_reassignments(ListPartitionReassignmentsRequest(topics=None))
+    )
+    (moving,) = response.topics[0].partitions
+    assert (moving.adding_replicas, moving.removing_replicas) == ([target], [1 - target])
+    response = await shrink(lab, lab.brokers[1 - target], "a", 1 - target, target)
+    assert response.topics[0].partitions[0].error_code == ErrorCode.NEW_LEADER_ELECTED
+    after = controller.image.topics["a"].partitions[0]
+    assert (after.replicas, after.isr, after.leader) == ((target,), (target,), target)
 
 
 @pytest.mark.parametrize("topic", ["a", ""])
-def test_an_unclean_leader_is_elected_as_soon_as_it_is_allowed(lab: Lab, topic: str) -> None:
-    async def scenario() -> None:
-        await lab.create("a", partitions=1, factor=2)
-        leader, other = lab.controller.image.topics["a"].partitions[0].replicas
-        await shrink(lab, lab.brokers[leader], "a", leader)
-        lab.brokers[leader].kill()
-        await asyncio.sleep(10)
-        assert lab.leaders("a") == [NO_LEADER]
-        response = await lab.controller.incremental_alter_configs(
-            IncrementalAlterConfigsRequest(
-                resources=[
-                    AlterConfigsResource(
-                        resource_type=CONFIG_TOPIC if topic else CONFIG_BROKER,
-                        resource_name=topic,
-                        configs=[
-                            AlterableConfig(
-                                name="unclean.leader.election.enable",
-                                config_operation=0,
-                                value="true",
-                            )
-                        ],
-                    )
-                ]
-            )
+@pytest.mark.run(brokers=2)
+async def test_an_unclean_leader_is_elected_as_soon_as_it_is_allowed(lab: Lab, topic: str) -> None:
+    await lab.create("a", partitions=1, factor=2)
+    leader, other = lab.controller.image.topics["a"].partitions[0].replicas
+    await shrink(lab, lab.brokers[leader], "a", leader)
+    lab.brokers[leader].kill()
+    await asyncio.sleep(10)
+    assert lab.leaders("a") == [NO_LEADER]
+    response = await lab.controller.incremental_alter_configs(
+        IncrementalAlterConfigsRequest(
+            resources=[
+                AlterConfigsResource(
+                    resource_type=CONFIG_TOPIC if topic else CONFIG_BROKER,
+                    resource_name=topic,
+                    configs=[
+                        AlterableConfig(
+                            name="unclean.leader.election.enable",
+                            config_operation=0,
+                            value="true",
+                        )
+                    ],
+                )
+            ]
         )
-        assert (response.responses[0].error_code, lab.leaders("a")) == (0, [other])
-
-    lab.run(scenario, brokers=2)
+    )
+    assert (response.responses[0].error_code, lab.leaders("a")) == (0, [other])
 
 
 # Answers
 
 
-def test_a_creation_is_answered_when_brokers_have_replayed_it(lab: Lab) -> None:
-    async def scenario() -> None:
-        loop = lab.world.loop
-        feed = lab.controller.feed
+@pytest.mark.run(brokers=2)
+async def test_a_creation_is_answered_when_brokers_have_replayed_it(lab: Lab) -> None:
+    loop = lab.world.loop
+    feed = lab.controller.feed
+    started = loop.time()
+    creating = asyncio.ensure_future(lab.create("a", timeout_ms=30_000))
+    await asyncio.sleep(0.2)
+    feed.note(0, lab.controller.journal.end_offset)
+    await asyncio.sleep(0.2)
+    assert not creating.done()
+    feed.note(1, lab.controller.journal.end_offset)
+    await creating
+    assert loop.time() - started == pytest.approx(0.4)
+    for timeout_ms, waited in ((30_000, 1), (300, 0.3), (0, 0)):
+        for broker in lab.brokers:
+            feed.note(broker.id, 0)
         started = loop.time()
-        creating = asyncio.ensure_future(lab.create("a", timeout_ms=30_000))
-        await asyncio.sleep(0.2)
-        feed.note(0, lab.controller.journal.end_offset)
-        await asyncio.sleep(0.2)
-        assert not creating.done()
-        feed.note(1, lab.controller.journal.end_offset)
-        await creating
-        assert loop.time() - started == pytest.approx(0.4)
-        for timeout_ms, waited in ((30_000, 1), (300, 0.3), (0, 0)):
-            for broker in lab.brokers:
-                feed.note(broker.id, 0)
-            started = loop.time()
-            await lab.create(f"b{timeout_ms}", timeout_ms=timeout_ms)
-            assert loop.time() - started == pytest.approx(waited)
-        started = loop.time()
-        assert await lab.create("a", timeout_ms=30_000) == [ErrorCode.TOPIC_ALREADY_EXISTS]
-        assert loop.time() == started
-
-    lab.run(scenario, brokers=2)
+        await lab.create(f"b{timeout_ms}", timeout_ms=timeout_ms)
+        assert loop.time() - started == pytest.approx(waited)
+    started = loop.time()
+    assert await lab.create("a", timeout_ms=30_000) == [ErrorCode.TOPIC_ALREADY_EXISTS]
+    assert loop.time() == started
 
 
-def test_a_refusal_based_on_a_decision_waits_until_that_is_on_disk(lab: Lab) -> None:
-    async def scenario() -> None:
-        ends = []
+@pytest.mark.run(brokers=1)
+async def test_a_refusal_based_on_a_decision_waits_until_that_is_on_disk(lab: Lab) -> None:
+    ends = []
 
-        async def create() -> list[int]:
-            codes = await lab.create("a")
-            ends.append(lab.controller.journal.end_offset)
-            return codes
+    async def create() -> list[int]:
+        codes = await lab.create("a")
+        ends.append(lab.controller.journal.end_offset)
+        return codes
 
-        first, second = await asyncio.gather(create(), create())
-        assert (first, second) == ([0], [ErrorCode.TOPIC_ALREADY_EXISTS])
-        assert ends == [lab.controller.journal.next_offset] * 2
-
-    lab.run(scenario, brokers=1)
+    first, second = await asyncio.gather(create(), create())
+    assert (first, second) == ([0], [ErrorCode.TOPIC_ALREADY_EXISTS])
+    assert ends == [lab.controller.journal.next_offset] * 2
 
 
 def test_nothing_is_answered_once_the_disk_has_failed(lab: Lab) -> None:

@@ -202,150 +202,125 @@ def lab(world: World) -> Lab:
     return Lab(world)
 
 
-def test_very_many_topics_are_created_and_deleted(lab: Lab) -> None:
+async def test_very_many_topics_are_created_and_deleted(lab: Lab) -> None:
     names = numbered(220)
-
-    async def scenario() -> None:
-        client = lab.connect()
-        image = lab.controller.controller.image
-        response = await client.ask(CreateTopicsRequest(topics=topics(*names)), 7)
-        assert [topic.name for topic in response.topics] == names
-        assert {topic.error_code for topic in response.topics} == {0}
-        assert len(image.topics) == len(lab.brokers[0].image.topics) == 220
-        for version, gone in ((5, names[:110]), (6, names[110:])):
-            by_name = {"topic_names": gone} if version < 6 else {"topics": deletion(*gone).topics}
-            deleted = await client.ask(DeleteTopicsRequest(timeout_ms=1000, **by_name), version)
-            assert [topic.name for topic in deleted.responses] == gone
-            assert {topic.error_code for topic in deleted.responses} == {0}
-        assert image.topics == {}
-
-    lab.run(scenario)
+    client = lab.connect()
+    image = lab.controller.controller.image
+    response = await client.ask(CreateTopicsRequest(topics=topics(*names)), 7)
+    assert [topic.name for topic in response.topics] == names
+    assert {topic.error_code for topic in response.topics} == {0}
+    assert len(image.topics) == len(lab.brokers[0].image.topics) == 220
+    for version, gone in ((5, names[:110]), (6, names[110:])):
+        by_name = {"topic_names": gone} if version < 6 else {"topics": deletion(*gone).topics}
+        deleted = await client.ask(DeleteTopicsRequest(timeout_ms=1000, **by_name), version)
+        assert [topic.name for topic in deleted.responses] == gone
+        assert {topic.error_code for topic in deleted.responses} == {0}
+    assert image.topics == {}
 
 
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_a_topic_named_twice_is_refused_wherever_it_stands(lab: Lab, validate_only: bool) -> None:
-    async def scenario() -> None:
-        names = ["twice", *numbered(150), "twice"]
-        client = lab.connect()
-        request = CreateTopicsRequest(topics=topics(*names), validate_only=validate_only)
-        response = await client.ask(request, 7)
-        assert [topic.name for topic in response.topics] == names[:-1]
-        assert {topic.name for topic in response.topics if topic.error_code} == {"twice"}
-        assert response.topics[0].error_code == ErrorCode.INVALID_REQUEST
-        assert "twice" not in lab.controller.controller.image.topics
-        assert len(lab.controller.controller.image.topics) == (0 if validate_only else 150)
+async def test_a_topic_named_twice_is_refused_wherever_it_stands(
+    lab: Lab, validate_only: bool
+) -> None:
+    names = ["twice", *numbered(150), "twice"]
+    client = lab.connect()
+    request = CreateTopicsRequest(topics=topics(*names), validate_only=validate_only)
+    response = await client.ask(request, 7)
+    assert [topic.name for topic in response.topics] == names[:-1]
+    assert {topic.name for topic in response.topics if topic.error_code} == {"twice"}
+    assert response.topics[0].error_code == ErrorCode.INVALID_REQUEST
+    assert "twice" not in lab.controller.controller.image.topics
+    assert len(lab.controller.controller.image.topics) == (0 if validate_only else 150)
 
-    lab.run(scenario)
+
+async def test_resources_named_twice_are_refused_at_both_places(lab: Lab) -> None:
+    names = numbered(120)
+    client = lab.connect()
+    await client.ask(CreateTopicsRequest(topics=topics(*names)), 7)
+    change = [AlterableConfig(name="retention.ms", config_operation=0, value="1000")]
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            AlterConfigsResource(resource_type=2, resource_name=name, configs=change)
+            for name in (*names, "t0")
+        ]
+    )
+    response = await client.ask(request, 1)
+    refused = [each.resource_name for each in response.responses if each.error_code]
+    assert refused == ["t0", "t0"]
+    image = lab.controller.controller.image
+    assert [name for name in names if not image.configs(2, name)] == ["t0"]
 
 
-def test_resources_named_twice_are_refused_at_both_places(lab: Lab) -> None:
-    async def scenario() -> None:
-        names = numbered(120)
-        client = lab.connect()
-        await client.ask(CreateTopicsRequest(topics=topics(*names)), 7)
-        change = [AlterableConfig(name="retention.ms", config_operation=0, value="1000")]
-        request = IncrementalAlterConfigsRequest(
-            resources=[
-                AlterConfigsResource(resource_type=2, resource_name=name, configs=change)
-                for name in (*names, "t0")
-            ]
+@pytest.mark.parametrize("validate_only", [False, True])
+@pytest.mark.run(config={"max.partitions": 130})
+async def test_limits_count_over_the_whole_request(lab: Lab, validate_only: bool) -> None:
+    request = CreateTopicsRequest(topics=topics(*numbered(200)), validate_only=validate_only)
+    client = lab.connect()
+    response = await client.ask(request, 7)
+    codes = [topic.error_code for topic in response.topics]
+    assert codes == [0] * 130 + [ErrorCode.POLICY_VIOLATION] * 70
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+async def test_colliding_names_are_refused_wherever_they_are(lab: Lab, validate_only: bool) -> None:
+    names = ["a.b", *numbered(200), "a_b"]
+    request = CreateTopicsRequest(topics=topics(*names), validate_only=validate_only)
+    response = await lab.connect().ask(request, 7)
+    refused = {topic.name: topic.error_code for topic in response.topics if topic.error_code}
+    assert refused == {"a_b": ErrorCode.INVALID_TOPIC_EXCEPTION}
+
+
+async def test_the_records_of_all_parts_are_counted(lab: Lab) -> None:
+    """60 topics of 100 partitions create 6,060 records; of 166 partitions, 10,020."""
+    client = lab.connect()
+    for partitions, created in ((100, 60), (166, 59)):
+        request = CreateTopicsRequest(
+            topics=topics(*numbered(60), partitions=partitions), validate_only=True
         )
-        response = await client.ask(request, 1)
-        refused = [each.resource_name for each in response.responses if each.error_code]
-        assert refused == ["t0", "t0"]
-        image = lab.controller.controller.image
-        assert [name for name in names if not image.configs(2, name)] == ["t0"]
-
-    lab.run(scenario)
-
-
-@pytest.mark.parametrize("validate_only", [False, True])
-def test_limits_count_over_the_whole_request(lab: Lab, validate_only: bool) -> None:
-    async def scenario() -> None:
-        request = CreateTopicsRequest(topics=topics(*numbered(200)), validate_only=validate_only)
-        client = lab.connect()
         response = await client.ask(request, 7)
         codes = [topic.error_code for topic in response.topics]
-        assert codes == [0] * 130 + [ErrorCode.POLICY_VIOLATION] * 70
-
-    lab.run(scenario, config={"max.partitions": 130})
+        assert codes == [0] * created + [ErrorCode.POLICY_VIOLATION] * (60 - created)
 
 
-@pytest.mark.parametrize("validate_only", [False, True])
-def test_colliding_names_are_refused_wherever_they_are(lab: Lab, validate_only: bool) -> None:
-    async def scenario() -> None:
-        names = ["a.b", *numbered(200), "a_b"]
-        request = CreateTopicsRequest(topics=topics(*names), validate_only=validate_only)
-        response = await lab.connect().ask(request, 7)
-        refused = {topic.name: topic.error_code for topic in response.topics if topic.error_code}
-        assert refused == {"a_b": ErrorCode.INVALID_TOPIC_EXCEPTION}
-
-    lab.run(scenario)
-
-
-def test_the_records_of_all_parts_are_counted(lab: Lab) -> None:
-    """60 topics of 100 partitions create 6,060 records; of 166 partitions, 10,020."""
-
-    async def scenario() -> None:
-        client = lab.connect()
-        for partitions, created in ((100, 60), (166, 59)):
-            request = CreateTopicsRequest(
-                topics=topics(*numbered(60), partitions=partitions), validate_only=True
-            )
-            response = await client.ask(request, 7)
-            codes = [topic.error_code for topic in response.topics]
-            assert codes == [0] * created + [ErrorCode.POLICY_VIOLATION] * (60 - created)
-
-    lab.run(scenario)
+@pytest.mark.run(config={"max.broker.partitions": 230})
+async def test_partitions_are_added_within_limits_over_the_whole_request(lab: Lab) -> None:
+    names = numbered(120)
+    client = lab.connect()
+    await client.ask(CreateTopicsRequest(topics=topics(*names)), 7)
+    wanted = [
+        CreatePartitionsTopic(name=name, count=2, assignments=None) for name in (*names, "t0")
+    ]
+    for validate_only in (True, False):
+        request = CreatePartitionsRequest(
+            topics=wanted, timeout_ms=1000, validate_only=validate_only
+        )
+        response = await client.ask(request, 3)
+        codes = [result.error_code for result in response.results]
+        assert [result.name for result in response.results] == names
+        assert codes[0] == ErrorCode.INVALID_REQUEST
+        assert codes[1:] == [0] * 110 + [ErrorCode.POLICY_VIOLATION] * 9
 
 
-def test_partitions_are_added_within_limits_over_the_whole_request(lab: Lab) -> None:
-    async def scenario() -> None:
-        names = numbered(120)
-        client = lab.connect()
-        await client.ask(CreateTopicsRequest(topics=topics(*names)), 7)
-        wanted = [
-            CreatePartitionsTopic(name=name, count=2, assignments=None) for name in (*names, "t0")
-        ]
-        for validate_only in (True, False):
-            request = CreatePartitionsRequest(
-                topics=wanted, timeout_ms=1000, validate_only=validate_only
-            )
-            response = await client.ask(request, 3)
-            codes = [result.error_code for result in response.results]
-            assert [result.name for result in response.results] == names
-            assert codes[0] == ErrorCode.INVALID_REQUEST
-            assert codes[1:] == [0] * 110 + [ErrorCode.POLICY_VIOLATION] * 9
-
-    lab.run(scenario, config={"max.broker.partitions": 230})
+async def test_few_topics_of_many_partitions_are_many(lab: Lab) -> None:
+    node = lab.controller
+    few = CreateTopicsRequest(topics=topics("a", "b", partitions=100))
+    many = CreateTopicsRequest(topics=topics(*"cdefg", partitions=900))
+    handle = node.listener.handlers[HEADER.api_key]
+    answers = [handle(HEADER, request) for request in (few, many)]
+    assert isinstance(answers[0], Coroutine)
+    await answers[0]
+    assert isinstance(answers[1], Generator)
+    turns, answer = count_steps(answers[1])
+    response = await answer
+    assert turns > 3
+    assert {topic.error_code for topic in response.topics} == {0}
+    assert {topic.num_partitions for topic in response.topics} == {900}
 
 
-def test_few_topics_of_many_partitions_are_many(lab: Lab) -> None:
-    async def scenario() -> None:
-        node = lab.controller
-        few = CreateTopicsRequest(topics=topics("a", "b", partitions=100))
-        many = CreateTopicsRequest(topics=topics(*"cdefg", partitions=900))
-        handle = node.listener.handlers[HEADER.api_key]
-        answers = [handle(HEADER, request) for request in (few, many)]
-        assert isinstance(answers[0], Coroutine)
-        await answers[0]
-        assert isinstance(answers[1], Generator)
-        turns, answer = count_steps(answers[1])
-        response = await answer
-        assert turns > 3
-        assert {topic.error_code for topic in response.topics} == {0}
-        assert {topic.num_partitions for topic in response.topics} == {900}
-
-    lab.run(scenario)
-
-
-def test_leaders_of_the_whole_cluster_are_elected_in_parts(lab: Lab) -> None:
-    async def scenario() -> None:
-        await lab.create_topic("t", 2)
-        request = ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=1000)
-        response = await lab.connect().ask(request, 2)
-        assert response.error_code == 0
-        (result,) = response.replica_election_results
-        assert (result.topic, result.partition_result) == ("t", [])
-
-    lab.run(scenario)
+async def test_leaders_of_the_whole_cluster_are_elected_in_parts(lab: Lab) -> None:
+    await lab.create_topic("t", 2)
+    request = ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=1000)
+    response = await lab.connect().ask(request, 2)
+    assert response.error_code == 0
+    (result,) = response.replica_election_results
+    assert (result.topic, result.partition_result) == ("t", [])

@@ -98,46 +98,37 @@ def case() -> Iterator[FeedCase]:
         yield FeedCase(world)
 
 
-def test_batches_come_from_the_offset_on(case: FeedCase) -> None:
-    async def scenario() -> None:
-        await case.write(4)
-        for topic in (TOPIC, TOPIC_ID):
-            data = await case.fetch(2, topic=topic)
-            assert [offset for offset, _ in read_batches(data.records)] == [2, 3]
-            assert (data.error_code, data.high_watermark, data.log_start_offset) == (0, 4, 0)
-            assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (NODE, 1)
-        data = await case.fetch(0, max_bytes=1)
-        assert [offset for offset, _ in read_batches(data.records)] == [0]
-
-    case.run(scenario)
+async def test_batches_come_from_the_offset_on(case: FeedCase) -> None:
+    await case.write(4)
+    for topic in (TOPIC, TOPIC_ID):
+        data = await case.fetch(2, topic=topic)
+        assert [offset for offset, _ in read_batches(data.records)] == [2, 3]
+        assert (data.error_code, data.high_watermark, data.log_start_offset) == (0, 4, 0)
+        assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (NODE, 1)
+    data = await case.fetch(0, max_bytes=1)
+    assert [offset for offset, _ in read_batches(data.records)] == [0]
 
 
-def test_a_fetch_at_the_end_waits_for_more(case: FeedCase) -> None:
-    async def scenario() -> None:
-        await case.write(1)
-        started = case.world.loop.time()
-        waiting = asyncio.ensure_future(case.fetch(1, wait_ms=5000))
-        await asyncio.sleep(1)
-        assert not waiting.done()
-        await case.write(1)
-        data = await waiting
-        assert [offset for offset, _ in read_batches(data.records)] == [1]
-        assert case.world.loop.time() - started < 1.1
-        data = await case.fetch(2, wait_ms=500)
-        assert (bytes(data.records), data.error_code) == (b"", 0)
-        assert case.world.loop.time() - started > 1.5
-
-    case.run(scenario)
+async def test_a_fetch_at_the_end_waits_for_more(case: FeedCase) -> None:
+    await case.write(1)
+    started = case.world.loop.time()
+    waiting = asyncio.ensure_future(case.fetch(1, wait_ms=5000))
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    await case.write(1)
+    data = await waiting
+    assert [offset for offset, _ in read_batches(data.records)] == [1]
+    assert case.world.loop.time() - started < 1.1
+    data = await case.fetch(2, wait_ms=500)
+    assert (bytes(data.records), data.error_code) == (b"", 0)
+    assert case.world.loop.time() - started > 1.5
 
 
-def test_records_not_on_disk_are_not_served(case: FeedCase) -> None:
-    async def scenario() -> None:
-        case.journal.append([TopicRecord(name="x", topic_id=bytes(16))])
-        data = await case.fetch(0)
-        assert (bytes(data.records), data.high_watermark) == (b"", 0)
-        assert [o for o, _ in read_batches((await case.fetch(0, wait_ms=9)).records)] == [0]
-
-    case.run(scenario)
+async def test_records_not_on_disk_are_not_served(case: FeedCase) -> None:
+    case.journal.append([TopicRecord(name="x", topic_id=bytes(16))])
+    data = await case.fetch(0)
+    assert (bytes(data.records), data.high_watermark) == (b"", 0)
+    assert [o for o, _ in read_batches((await case.fetch(0, wait_ms=9)).records)] == [0]
 
 
 @pytest.mark.parametrize(
@@ -153,85 +144,74 @@ def test_records_not_on_disk_are_not_served(case: FeedCase) -> None:
         ({"cluster": "lab", "epoch": 1}, ErrorCode.NONE),
     ],
 )
-def test_fetches_that_are_refused(case: FeedCase, asked: dict[str, Any], code: ErrorCode) -> None:
-    async def scenario() -> None:
-        await case.write(2)
-        answer = await case.fetch(**{"offset": 0, "wait_ms": 1000, **asked})
-        assert answer.error_code == code
-        assert case.world.loop.time() < 0.5
-
-    case.run(scenario)
-
-
-def test_a_fetch_records_how_far_a_broker_is(case: FeedCase) -> None:
-    async def scenario() -> None:
-        await case.write(3)
-        await case.fetch(1, follower=7)
-        first = case.feed.positions[7]
-        assert (first.offset, first.caught_up_ms, case.feed.position(8)) == (1, -1, 0)
-        await asyncio.sleep(1)
-        await case.fetch(3, follower=7)
-        second = case.feed.positions[7]
-        assert (second.offset, second.caught_up_ms) == (3, second.fetched_ms)
-        assert second.fetched_ms >= first.fetched_ms + 1000
-        await case.write(1)
-        await case.fetch(3, follower=7)
-        assert case.feed.positions[7].caught_up_ms == second.caught_up_ms
-        await case.fetch(0)
-        assert list(case.feed.positions) == [7]
-
-    case.run(scenario)
+async def test_fetches_that_are_refused(
+    case: FeedCase, asked: dict[str, Any], code: ErrorCode
+) -> None:
+    await case.write(2)
+    answer = await case.fetch(**{"offset": 0, "wait_ms": 1000, **asked})
+    assert answer.error_code == code
+    assert case.world.loop.time() < 0.5
 
 
-def test_brokers_are_waited_for_but_not_for_ever(case: FeedCase) -> None:
-    async def scenario() -> None:
-        loop = case.world.loop
-        brokers = [7, 8]
-        await case.write(2)
-        case.feed.note(7, 2)
-
-        async def catch_up() -> None:
-            await asyncio.sleep(0.3)
-            case.feed.note(8, 1)
-            await asyncio.sleep(0.3)
-            case.feed.note(8, 2)
-
-        started = loop.time()
-        task = asyncio.ensure_future(catch_up())
-        await case.feed.reach(2, lambda: brokers, 5)
-        await task
-        assert loop.time() - started == pytest.approx(0.6)
-        started = loop.time()
-        await case.feed.reach(3, lambda: brokers, 1)
-        assert loop.time() - started == pytest.approx(1)
-        case.feed.note(7, 3)
-        waiting = asyncio.ensure_future(case.feed.reach(3, lambda: brokers, 5))
-        await asyncio.sleep(0.1)
-        brokers.remove(8)  # fenced meanwhile
-        case.feed.check()
-        await waiting
-        assert loop.time() - started == pytest.approx(1.1)
-
-    case.run(scenario)
+async def test_a_fetch_records_how_far_a_broker_is(case: FeedCase) -> None:
+    await case.write(3)
+    await case.fetch(1, follower=7)
+    first = case.feed.positions[7]
+    assert (first.offset, first.caught_up_ms, case.feed.position(8)) == (1, -1, 0)
+    await asyncio.sleep(1)
+    await case.fetch(3, follower=7)
+    second = case.feed.positions[7]
+    assert (second.offset, second.caught_up_ms) == (3, second.fetched_ms)
+    assert second.fetched_ms >= first.fetched_ms + 1000
+    await case.write(1)
+    await case.fetch(3, follower=7)
+    assert case.feed.positions[7].caught_up_ms == second.caught_up_ms
+    await case.fetch(0)
+    assert list(case.feed.positions) == [7]
 
 
-def test_a_request_is_about_one_partition(case: FeedCase) -> None:
+async def test_brokers_are_waited_for_but_not_for_ever(case: FeedCase) -> None:
+    loop = case.world.loop
+    brokers = [7, 8]
+    await case.write(2)
+    case.feed.note(7, 2)
+
+    async def catch_up() -> None:
+        await asyncio.sleep(0.3)
+        case.feed.note(8, 1)
+        await asyncio.sleep(0.3)
+        case.feed.note(8, 2)
+
+    started = loop.time()
+    task = asyncio.ensure_future(catch_up())
+    await case.feed.reach(2, lambda: brokers, 5)
+    await task
+    assert loop.time() - started == pytest.approx(0.6)
+    started = loop.time()
+    await case.feed.reach(3, lambda: brokers, 1)
+    assert loop.time() - started == pytest.approx(1)
+    case.feed.note(7, 3)
+    waiting = asyncio.ensure_future(case.feed.reach(3, lambda: brokers, 5))
+    await asyncio.sleep(0.1)
+    brokers.remove(8)  # fenced meanwhile
+    case.feed.check()
+    await waiting
+    assert loop.time() - started == pytest.approx(1.1)
+
+
+async def test_a_request_is_about_one_partition(case: FeedCase) -> None:
     """As with Kafka's quorum, all other requests are refused."""
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
     topic = FetchTopic(topic_id=TOPIC_ID, partitions=[partition] * 2)
     one = FetchTopic(topic_id=TOPIC_ID, partitions=[partition])
     piece = TopicSnapshot(name=TOPIC, partitions=[])
-
-    async def scenario() -> None:
-        for topics in ([], [topic], [one, one]):
-            response = case.feed.fetch(FetchRequest(topics=topics, max_wait_ms=9, min_bytes=1))
-            assert isinstance(response, FetchResponse)
-            assert (response.error_code, response.responses) == (ErrorCode.INVALID_REQUEST, [])
-        for pieces in ([], [piece]):
-            refused = case.feed.fetch_snapshot(FetchSnapshotRequest(topics=pieces))
-            assert (refused.error_code, refused.topics) == (ErrorCode.INVALID_REQUEST, [])
-
-    case.run(scenario)
+    for topics in ([], [topic], [one, one]):
+        response = case.feed.fetch(FetchRequest(topics=topics, max_wait_ms=9, min_bytes=1))
+        assert isinstance(response, FetchResponse)
+        assert (response.error_code, response.responses) == (ErrorCode.INVALID_REQUEST, [])
+    for pieces in ([], [piece]):
+        refused = case.feed.fetch_snapshot(FetchSnapshotRequest(topics=pieces))
+        assert (refused.error_code, refused.topics) == (ErrorCode.INVALID_REQUEST, [])
 
 
 # Snapshots
@@ -266,33 +246,32 @@ async def fetch_snapshot(
     return response.topics[0].partitions[0] if response.topics else response
 
 
-def test_a_broker_too_far_behind_fetches_a_snapshot_and_continues_after_it(case: FeedCase) -> None:
-    async def scenario() -> None:
-        await case.write(40)
-        data = await case.fetch(0, wait_ms=1000, follower=7)
-        assert case.feed.position(7) == 0
-        end_offset = data.snapshot_id.end_offset
-        assert (data.error_code, bytes(data.records)) == (0, b"")
-        assert (end_offset, data.snapshot_id.epoch) == case.journal.snapshot
-        content = b""
-        while True:
-            piece = await fetch_snapshot(case, len(content))
-            assert (piece.error_code, piece.position) == (0, len(content))
-            content += piece.unaligned_records
-            if len(content) == piece.size:
-                break
-        names = [record.name for record in read_snapshot(content)]
-        assert names == [f"t{number}" for number in range(end_offset)]
-        data = await case.fetch(end_offset)
-        assert data.snapshot_id.end_offset == -1
-        names += [record.name for _, record in read_batches(data.records, end_offset)]
-        assert names == [f"t{number}" for number in range(40)]
-        # A broker that is a little behind needs no snapshot.
-        start = data.log_start_offset
-        assert 0 < start < end_offset
-        assert next(n for n, _ in read_batches((await case.fetch(start)).records)) == start
-
-    case.run(scenario)
+async def test_a_broker_too_far_behind_fetches_a_snapshot_and_continues_after_it(
+    case: FeedCase,
+) -> None:
+    await case.write(40)
+    data = await case.fetch(0, wait_ms=1000, follower=7)
+    assert case.feed.position(7) == 0
+    end_offset = data.snapshot_id.end_offset
+    assert (data.error_code, bytes(data.records)) == (0, b"")
+    assert (end_offset, data.snapshot_id.epoch) == case.journal.snapshot
+    content = b""
+    while True:
+        piece = await fetch_snapshot(case, len(content))
+        assert (piece.error_code, piece.position) == (0, len(content))
+        content += piece.unaligned_records
+        if len(content) == piece.size:
+            break
+    names = [record.name for record in read_snapshot(content)]
+    assert names == [f"t{number}" for number in range(end_offset)]
+    data = await case.fetch(end_offset)
+    assert data.snapshot_id.end_offset == -1
+    names += [record.name for _, record in read_batches(data.records, end_offset)]
+    assert names == [f"t{number}" for number in range(40)]
+    # A broker that is a little behind needs no snapshot.
+    start = data.log_start_offset
+    assert 0 < start < end_offset
+    assert next(n for n, _ in read_batches((await case.fetch(start)).records)) == start
 
 
 @pytest.mark.parametrize(
@@ -306,11 +285,8 @@ def test_a_broker_too_far_behind_fetches_a_snapshot_and_continues_after_it(case:
         ({"cluster": "other"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
     ],
 )
-def test_pieces_of_snapshots_that_are_refused(
+async def test_pieces_of_snapshots_that_are_refused(
     case: FeedCase, asked: dict[str, Any], code: ErrorCode
 ) -> None:
-    async def scenario() -> None:
-        await case.write(40)
-        assert (await fetch_snapshot(case, **asked)).error_code == code
-
-    case.run(scenario)
+    await case.write(40)
+    assert (await fetch_snapshot(case, **asked)).error_code == code

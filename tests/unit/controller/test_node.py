@@ -116,60 +116,49 @@ def create(name: str) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=[topic], timeout_ms=30_000)
 
 
-def test_brokers_register_follow_and_ask(lab: Lab) -> None:
-    async def scenario() -> None:
-        asking, following = await lab.connect(), await lab.connect()
-        epoch = await lab.register(asking)
-        data = await lab.fetch(following, 0)
-        records = [record for _, record in read_batches(data.records)]
-        assert records[epoch].broker_id == 1
-        waiting = lab.fetch(following, data.high_watermark, max_wait_ms=5000)
-        following_task = asyncio.ensure_future(waiting)
+async def test_brokers_register_follow_and_ask(lab: Lab) -> None:
+    asking, following = await lab.connect(), await lab.connect()
+    epoch = await lab.register(asking)
+    data = await lab.fetch(following, 0)
+    records = [record for _, record in read_batches(data.records)]
+    assert records[epoch].broker_id == 1
+    waiting = lab.fetch(following, data.high_watermark, max_wait_ms=5000)
+    following_task = asyncio.ensure_future(waiting)
 
-        async def follow() -> None:
-            await following_task
-            await lab.fetch(following, lab.node.controller.journal.end_offset)
+    async def follow() -> None:
+        await following_task
+        await lab.fetch(following, lab.node.controller.journal.end_offset)
 
-        response, _ = await asyncio.gather(asking.ask(create("a")), follow())
-        assert response.topics[0].error_code == 0
-        assert (
-            lab.world.loop.time() < 0.5
-        )  # the broker had replayed it, so the response did not wait
-
-    lab.run(scenario)
+    response, _ = await asyncio.gather(asking.ask(create("a")), follow())
+    assert response.topics[0].error_code == 0
+    assert lab.world.loop.time() < 0.5  # the broker had replayed it, so the response did not wait
 
 
-def test_a_broker_whose_process_ends_is_fenced_at_once(lab: Lab) -> None:
-    async def scenario() -> None:
-        server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "broker", 9092)
-        peer, other = await lab.connect(), await lab.connect()
-        await lab.register(peer)
-        brokers = lab.node.controller.image.brokers
-        other.close()
-        await asyncio.sleep(1)
-        assert not brokers[1].fenced
-        peer.close()
-        await asyncio.sleep(1)
-        assert not brokers[1].fenced  # its address still accepts connections
-        server.close()
-        await asyncio.sleep(1)
-        assert brokers[1].fenced
-
-    lab.run(scenario)
+async def test_a_broker_whose_process_ends_is_fenced_at_once(lab: Lab) -> None:
+    server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "broker", 9092)
+    peer, other = await lab.connect(), await lab.connect()
+    await lab.register(peer)
+    brokers = lab.node.controller.image.brokers
+    other.close()
+    await asyncio.sleep(1)
+    assert not brokers[1].fenced
+    peer.close()
+    await asyncio.sleep(1)
+    assert not brokers[1].fenced  # its address still accepts connections
+    server.close()
+    await asyncio.sleep(1)
+    assert brokers[1].fenced
 
 
-def test_a_disconnected_broker_keeps_its_session_timeout(lab: Lab) -> None:
-    async def scenario() -> None:
-        peer = await lab.connect()
-        await lab.register(peer)
-        lab.world.network.cut("broker")
-        peer.close()
-        await asyncio.sleep(8)
-        assert not lab.node.controller.image.brokers[1].fenced
-        await asyncio.sleep(2)
-        assert lab.node.controller.image.brokers[1].fenced
-
-    lab.run(scenario)
+async def test_a_disconnected_broker_keeps_its_session_timeout(lab: Lab) -> None:
+    peer = await lab.connect()
+    await lab.register(peer)
+    lab.world.network.cut("broker")
+    peer.close()
+    await asyncio.sleep(8)
+    assert not lab.node.controller.image.brokers[1].fenced
+    await asyncio.sleep(2)
+    assert lab.node.controller.image.brokers[1].fenced
 
 
 def test_is_refused_is_true_if_no_process_listens(lab: Lab) -> None:
@@ -197,46 +186,43 @@ def test_refused_on_the_loopback_too() -> None:
     assert asyncio.run(scenario()) == [False, True, False]
 
 
-def test_the_controller_describes_itself(lab: Lab) -> None:
-    async def scenario() -> None:
-        peer = await lab.connect()
-        await lab.register(peer)
-        await lab.fetch(await lab.connect(), 3)
-        end_offset = lab.node.controller.journal.end_offset
-        response = await peer.ask(DescribeClusterRequest(endpoint_type=2))
-        assert (response.error_code, response.cluster_id, response.controller_id) == (
-            0,
-            "lab",
-            NODE,
-        )
-        (node,) = response.brokers
-        assert (node.broker_id, node.host, node.port) == (NODE, "controller", 9093)
-        for version in (0, 1):  # version 0 has no endpoint types
-            response = await peer.ask(DescribeClusterRequest(endpoint_type=1), version)
-            assert response.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
-        there = TopicData(topic_name=TOPIC, partitions=[PartitionData(partition_index=0)])
-        described = await peer.ask(DescribeQuorumRequest(topics=[there]))
-        ((quorum,),) = (topic.partitions for topic in described.topics)
-        assert (quorum.leader_id, quorum.leader_epoch) == (NODE, 1)
-        assert quorum.high_watermark == end_offset
-        assert [(each.replica_id, each.log_end_offset) for each in quorum.current_voters] == [
-            (NODE, end_offset)
+async def test_the_controller_describes_itself(lab: Lab) -> None:
+    peer = await lab.connect()
+    await lab.register(peer)
+    await lab.fetch(await lab.connect(), 3)
+    end_offset = lab.node.controller.journal.end_offset
+    response = await peer.ask(DescribeClusterRequest(endpoint_type=2))
+    assert (response.error_code, response.cluster_id, response.controller_id) == (
+        0,
+        "lab",
+        NODE,
+    )
+    (node,) = response.brokers
+    assert (node.broker_id, node.host, node.port) == (NODE, "controller", 9093)
+    for version in (0, 1):  # version 0 has no endpoint types
+        response = await peer.ask(DescribeClusterRequest(endpoint_type=1), version)
+        assert response.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+    there = TopicData(topic_name=TOPIC, partitions=[PartitionData(partition_index=0)])
+    described = await peer.ask(DescribeQuorumRequest(topics=[there]))
+    ((quorum,),) = (topic.partitions for topic in described.topics)
+    assert (quorum.leader_id, quorum.leader_epoch) == (NODE, 1)
+    assert quorum.high_watermark == end_offset
+    assert [(each.replica_id, each.log_end_offset) for each in quorum.current_voters] == [
+        (NODE, end_offset)
+    ]
+    assert [(each.replica_id, each.log_end_offset) for each in quorum.observers] == [(1, 3)]
+    assert 0 <= lab.world.now_ms() - quorum.observers[0].last_fetch_timestamp < 100
+    assert described.nodes[0].listeners[0].port == 9093
+    # A request that names another partition is refused, as with Kafka's quorum.
+    other = TopicData(topic_name="other", partitions=[PartitionData(partition_index=0)])
+    for topics in ([there, other], [there, there], [other]):
+        described = await peer.ask(DescribeQuorumRequest(topics=topics))
+        assert [topic.topic_name for topic in described.topics] == [
+            topic.topic_name for topic in topics
         ]
-        assert [(each.replica_id, each.log_end_offset) for each in quorum.observers] == [(1, 3)]
-        assert 0 <= lab.world.now_ms() - quorum.observers[0].last_fetch_timestamp < 100
-        assert described.nodes[0].listeners[0].port == 9093
-        # A request that names another partition is refused, as with Kafka's quorum.
-        other = TopicData(topic_name="other", partitions=[PartitionData(partition_index=0)])
-        for topics in ([there, other], [there, there], [other]):
-            described = await peer.ask(DescribeQuorumRequest(topics=topics))
-            assert [topic.topic_name for topic in described.topics] == [
-                topic.topic_name for topic in topics
-            ]
-            for topic in described.topics:
-                assert topic.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                assert topic.partitions[0].observers == []
-
-    lab.run(scenario)
+        for topic in described.topics:
+            assert topic.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert topic.partitions[0].observers == []
 
 
 def test_every_api_that_is_served_is_advertised(lab: Lab) -> None:
@@ -248,22 +234,19 @@ def test_every_api_that_is_served_is_advertised(lab: Lab) -> None:
     assert lab.run(scenario) == SERVED
 
 
-def test_a_node_whose_disk_fails_closes_connections_and_sets_failed(lab: Lab) -> None:
-    async def scenario() -> None:
-        peer, waiting = await lab.connect(), await lab.connect()
-        await lab.register(peer)
-        fetching = asyncio.ensure_future(lab.fetch(waiting, 4, max_wait_ms=60_000))
-        lab.world.disk("c").fault = lambda action, path: ENOSPC if action == "append" else 0
-        with pytest.raises(PeerLost):
-            await peer.ask(create("a"))
-        with pytest.raises(PeerLost):
-            await fetching
-        await asyncio.wait_for(lab.node.failed.wait(), 1)
-        with pytest.raises(PeerLost):
-            await lab.connect()
-        lab.world.disk("c").fault = None
-
-    lab.run(scenario)
+async def test_a_node_whose_disk_fails_closes_connections_and_sets_failed(lab: Lab) -> None:
+    peer, waiting = await lab.connect(), await lab.connect()
+    await lab.register(peer)
+    fetching = asyncio.ensure_future(lab.fetch(waiting, 4, max_wait_ms=60_000))
+    lab.world.disk("c").fault = lambda action, path: ENOSPC if action == "append" else 0
+    with pytest.raises(PeerLost):
+        await peer.ask(create("a"))
+    with pytest.raises(PeerLost):
+        await fetching
+    await asyncio.wait_for(lab.node.failed.wait(), 1)
+    with pytest.raises(PeerLost):
+        await lab.connect()
+    lab.world.disk("c").fault = None
 
 
 def test_a_directory_has_one_controller(lab: Lab) -> None:

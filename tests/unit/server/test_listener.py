@@ -52,100 +52,79 @@ def node() -> Iterator[FakeNode]:
         yield FakeNode(world)
 
 
-def test_nobody_is_served_before_the_start(node: FakeNode) -> None:
-    async def scenario() -> None:
-        with pytest.raises(PeerLost):
-            await node.connect()
-        await node.listener.start()
-        peer = await node.connect()
-        await peer.ask(VERSIONS)
-        peer.close()
-
-    node.run(scenario)
+async def test_nobody_is_served_before_the_start(node: FakeNode) -> None:
+    with pytest.raises(PeerLost):
+        await node.connect()
+    await node.listener.start()
+    peer = await node.connect()
+    await peer.ask(VERSIONS)
+    peer.close()
 
 
-def test_api_versions_is_served_with_the_others(node: FakeNode) -> None:
-    async def scenario() -> None:
-        await node.listener.start()
-        peer = await node.connect()
-        served = (await peer.ask(VERSIONS)).api_keys
-        assert [each.api_key for each in served] == [FIND_COORDINATOR, API_VERSIONS]
-        peer.close()
-
-    node.run(scenario)
+async def test_api_versions_is_served_with_the_others(node: FakeNode) -> None:
+    await node.listener.start()
+    peer = await node.connect()
+    served = (await peer.ask(VERSIONS)).api_keys
+    assert [each.api_key for each in served] == [FIND_COORDINATOR, API_VERSIONS]
+    peer.close()
 
 
-def test_an_address_that_is_taken_is_an_error(node: FakeNode) -> None:
-    async def scenario() -> None:
-        other = Listener(2, {}, config.read(BROKER, {}))
-        with pytest.raises(OSError, match="9092"):
-            await other.bind("node", 9092)
-        assert await other.bind("node", 0) > 0
-        await other.close()
-
-    node.run(scenario)
+async def test_an_address_that_is_taken_is_an_error(node: FakeNode) -> None:
+    other = Listener(2, {}, config.read(BROKER, {}))
+    with pytest.raises(OSError, match="9092"):
+        await other.bind("node", 9092)
+    assert await other.bind("node", 0) > 0
+    await other.close()
 
 
-def test_connections_and_requests_are_counted(node: FakeNode) -> None:
-    async def scenario() -> None:
-        await node.listener.start()
-        peers = [await node.connect() for _ in range(3)]
-        for peer in peers:
-            await peer.ask(FIND)
-        await peers[0].ask(VERSIONS)
-        peers[1].close()
-        await asyncio.sleep(0.1)
-        counts = node.listener.counts
-        assert (counts.accepted, counts.open, counts.requests) == (3, 2, 4)
-        assert (counts.refused, counts.failed) == (0, 0)
-        assert len(node.listener.connections) == 2
-
-    node.run(scenario)
+async def test_connections_and_requests_are_counted(node: FakeNode) -> None:
+    await node.listener.start()
+    peers = [await node.connect() for _ in range(3)]
+    for peer in peers:
+        await peer.ask(FIND)
+    await peers[0].ask(VERSIONS)
+    peers[1].close()
+    await asyncio.sleep(0.1)
+    counts = node.listener.counts
+    assert (counts.accepted, counts.open, counts.requests) == (3, 2, 4)
+    assert (counts.refused, counts.failed) == (0, 0)
+    assert len(node.listener.connections) == 2
 
 
-def test_connections_are_counted_by_address(node: FakeNode) -> None:
-    async def scenario() -> None:
-        await node.listener.start()
-        peers = [await node.connect(host) for host in ("a", "b", "a")]
-        await asyncio.sleep(0.1)
-        assert [node.listener.open_from(host) for host in "abc"] == [2, 1, 0]
-        peers[0].close()
-        peers[1].close()
-        await asyncio.sleep(0.1)
-        assert [node.listener.open_from(host) for host in "abc"] == [1, 0, 0]
-
-    node.run(scenario)
+async def test_connections_are_counted_by_address(node: FakeNode) -> None:
+    await node.listener.start()
+    peers = [await node.connect(host) for host in ("a", "b", "a")]
+    await asyncio.sleep(0.1)
+    assert [node.listener.open_from(host) for host in "abc"] == [2, 1, 0]
+    peers[0].close()
+    peers[1].close()
+    await asyncio.sleep(0.1)
+    assert [node.listener.open_from(host) for host in "abc"] == [1, 0, 0]
 
 
-def test_options_may_change_while_it_listens(node: FakeNode) -> None:
-    async def scenario() -> None:
-        await node.listener.start()
-        first = await node.connect()
-        node.listener.config = config.read(BROKER, {"max.connections": 1})
-        second = await node.connect()
-        await asyncio.sleep(0.1)
-        assert (first.is_lost, second.is_lost) == (False, True)
-        assert node.listener.counts.refused == 1
-
-    node.run(scenario)
+async def test_options_may_change_while_it_listens(node: FakeNode) -> None:
+    await node.listener.start()
+    first = await node.connect()
+    node.listener.config = config.read(BROKER, {"max.connections": 1})
+    second = await node.connect()
+    await asyncio.sleep(0.1)
+    assert (first.is_lost, second.is_lost) == (False, True)
+    assert node.listener.counts.refused == 1
 
 
-def test_a_connection_beyond_the_limit_is_refused_if_all_others_have_sent_a_request(
+async def test_a_connection_beyond_the_limit_is_refused_if_all_others_have_sent_a_request(
     node: FakeNode,
 ) -> None:
-    async def scenario() -> None:
-        await node.listener.start()
-        node.listener.config = config.read(BROKER, {"max.connections": 2})
-        busy = [await node.connect() for _ in range(2)]
-        for peer in busy:
-            await peer.ask(VERSIONS)
-        await asyncio.sleep(100)
-        with pytest.raises(PeerLost):
-            await (await node.connect()).ask(VERSIONS)
-        for peer in busy:
-            await peer.ask(VERSIONS)
-
-    node.run(scenario)
+    await node.listener.start()
+    node.listener.config = config.read(BROKER, {"max.connections": 2})
+    busy = [await node.connect() for _ in range(2)]
+    for peer in busy:
+        await peer.ask(VERSIONS)
+    await asyncio.sleep(100)
+    with pytest.raises(PeerLost):
+        await (await node.connect()).ask(VERSIONS)
+    for peer in busy:
+        await peer.ask(VERSIONS)
 
 
 @pytest.mark.parametrize("is_capacity", [True, False])
@@ -175,74 +154,62 @@ def test_a_silent_connection_is_closed_at_the_limit(
     assert "has sent no request yet" in caplog.text
 
 
-def test_the_log_of_refused_connections_is_limited(
+async def test_the_log_of_refused_connections_is_limited(
     node: FakeNode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        await node.listener.start()
-        for peer in [await node.connect() for _ in range(100)]:
-            assert peer.transport is not None
-            peer.transport.write(b"\xff\xff\xff\xff")
-        await asyncio.sleep(0.5)
-        assert len(caplog.records) == 10
-        await asyncio.sleep(1)
-        assert caplog.messages[10:] == ["closed more connections node=1 connections=90"]
-        assert node.listener.counts.refused == 100
-
-    node.run(scenario)
-
-
-def test_closing_cancels_pending_responses(node: FakeNode) -> None:
-    async def scenario() -> None:
-        await node.listener.start()
-        peer = await node.connect()
-        node.delay_s = 60
-        asked = peer.ask(FIND)
-        await asyncio.sleep(0.1)
-        began = node.world.loop.time()
-        await node.listener.close()
-        assert node.world.loop.time() - began < 0.1
-        assert node.listener.counts.open == 0
-        with pytest.raises(PeerLost):
-            await asked
-        with pytest.raises(PeerLost):
-            await node.connect()
-
-    node.run(scenario)
-
-
-def test_closing_waits_a_second_for_clients_that_do_not_read(node: FakeNode) -> None:
-    async def scenario() -> None:
-        await node.listener.start()
-        peer = await node.connect()
-        await peer.ask(FIND)
+    await node.listener.start()
+    for peer in [await node.connect() for _ in range(100)]:
         assert peer.transport is not None
-        peer.transport.pause_reading()
-        (connection,) = node.listener.connections
-        assert connection.transport is not None
-        connection.transport.write(bytes(10_000_000))
-        began = node.world.loop.time()
-        await node.listener.close()
-        assert node.world.loop.time() - began <= 1.1
-        assert node.listener.counts.open == 0
-        peer.close()
-
-    node.run(scenario)
+        peer.transport.write(b"\xff\xff\xff\xff")
+    await asyncio.sleep(0.5)
+    assert len(caplog.records) == 10
+    await asyncio.sleep(1)
+    assert caplog.messages[10:] == ["closed more connections node=1 connections=90"]
+    assert node.listener.counts.refused == 100
 
 
-def test_an_abort_closes_all_connections_at_once(node: FakeNode) -> None:
-    async def scenario() -> None:
-        await node.listener.start()
-        peers = [await node.connect() for _ in range(2)]
-        node.delay_s = 60
-        asked = [peer.ask(FIND) for peer in peers]
-        await asyncio.sleep(0.1)
-        node.listener.abort()
-        for each in asked:
-            with pytest.raises(PeerLost):
-                await each
-        assert node.listener.counts.open == 0
+async def test_closing_cancels_pending_responses(node: FakeNode) -> None:
+    await node.listener.start()
+    peer = await node.connect()
+    node.delay_s = 60
+    asked = peer.ask(FIND)
+    await asyncio.sleep(0.1)
+    began = node.world.loop.time()
+    await node.listener.close()
+    assert node.world.loop.time() - began < 0.1
+    assert node.listener.counts.open == 0
+    with pytest.raises(PeerLost):
+        await asked
+    with pytest.raises(PeerLost):
+        await node.connect()
+
+
+async def test_closing_waits_a_second_for_clients_that_do_not_read(node: FakeNode) -> None:
+    await node.listener.start()
+    peer = await node.connect()
+    await peer.ask(FIND)
+    assert peer.transport is not None
+    peer.transport.pause_reading()
+    (connection,) = node.listener.connections
+    assert connection.transport is not None
+    connection.transport.write(bytes(10_000_000))
+    began = node.world.loop.time()
+    await node.listener.close()
+    assert node.world.loop.time() - began <= 1.1
+    assert node.listener.counts.open == 0
+    peer.close()
+
+
+async def test_an_abort_closes_all_connections_at_once(node: FakeNode) -> None:
+    await node.listener.start()
+    peers = [await node.connect() for _ in range(2)]
+    node.delay_s = 60
+    asked = [peer.ask(FIND) for peer in peers]
+    await asyncio.sleep(0.1)
+    node.listener.abort()
+    for each in asked:
         with pytest.raises(PeerLost):
-            await node.connect()
-
-    node.run(scenario)
+            await each
+    assert node.listener.counts.open == 0
+    with pytest.raises(PeerLost):
+        await node.connect()

@@ -83,85 +83,70 @@ def case() -> Iterator[PeerCase]:
         yield PeerCase(world)
 
 
-def test_responses_are_matched_to_requests_in_order(case: PeerCase) -> None:
-    async def scenario() -> None:
-        peer = await case.connect()
-        asked = [peer.ask(REQUEST) for _ in range(3)]
-        await asyncio.sleep(0.1)
-        headers = case.node.requests()
-        assert {each.client_id for each in headers} == {"broker-1"}
-        for header in headers:
-            case.node.answer(header.correlation_id, 100 + header.correlation_id)
-        answers = await asyncio.gather(*asked)
-        assert [each.producer_id_start for each in answers] == [101, 102, 103]
-        peer.close()
-
-    case.run(scenario)
+async def test_responses_are_matched_to_requests_in_order(case: PeerCase) -> None:
+    peer = await case.connect()
+    asked = [peer.ask(REQUEST) for _ in range(3)]
+    await asyncio.sleep(0.1)
+    headers = case.node.requests()
+    assert {each.client_id for each in headers} == {"broker-1"}
+    for header in headers:
+        case.node.answer(header.correlation_id, 100 + header.correlation_id)
+    answers = await asyncio.gather(*asked)
+    assert [each.producer_id_start for each in answers] == [101, 102, 103]
+    peer.close()
 
 
-def test_a_request_goes_in_the_newest_version_unless_one_is_given(case: PeerCase) -> None:
-    async def scenario() -> None:
-        peer = await case.connect()
-        asked = [peer.ask(MetadataRequest(topics=None), version) for version in (None, 5)]
-        await asyncio.sleep(0.1)
-        assert [each.api_version for each in case.node.requests()] == [13, 5]
-        peer.close()
-        await asyncio.gather(*asked, return_exceptions=True)
-
-    case.run(scenario)
+async def test_a_request_goes_in_the_newest_version_unless_one_is_given(case: PeerCase) -> None:
+    peer = await case.connect()
+    asked = [peer.ask(MetadataRequest(topics=None), version) for version in (None, 5)]
+    await asyncio.sleep(0.1)
+    assert [each.api_version for each in case.node.requests()] == [13, 5]
+    peer.close()
+    await asyncio.gather(*asked, return_exceptions=True)
 
 
-def test_an_unreachable_peer_is_reported_with_its_address(case: PeerCase) -> None:
-    async def scenario() -> None:
-        with pytest.raises(PeerLost, match="node:9999 cannot be reached"):
-            await Peer.connect("node", 9999, "broker-1", 5)
-        case.world.network.cut("node")
-        began = case.world.loop.time()
-        with pytest.raises(PeerLost, match="no answer in time"):
-            await case.connect()
-        assert case.world.loop.time() - began == pytest.approx(5)
-
-    case.run(scenario)
+async def test_an_unreachable_peer_is_reported_with_its_address(case: PeerCase) -> None:
+    with pytest.raises(PeerLost, match="node:9999 cannot be reached"):
+        await Peer.connect("node", 9999, "broker-1", 5)
+    case.world.network.cut("node")
+    began = case.world.loop.time()
+    with pytest.raises(PeerLost, match="no answer in time"):
+        await case.connect()
+    assert case.world.loop.time() - began == pytest.approx(5)
 
 
 @pytest.mark.parametrize("how", ["the other ends it", "this one closes it", "it breaks"])
-def test_waiting_requests_fail_when_the_connection_is_lost(case: PeerCase, how: str) -> None:
-    async def scenario() -> None:
-        peer = await case.connect()
-        asked = [peer.ask(REQUEST) for _ in range(2)]
-        await asyncio.sleep(0.1)
-        case.node.answer(1, 7)
-        await asyncio.sleep(0.1)
-        assert not peer.is_lost
-        if how == "the other ends it":
-            case.node.transport.close()
-        elif how == "this one closes it":
-            peer.close()
-        else:
-            case.world.network.reset()
-        assert (await asked[0]).producer_id_start == 7
-        with pytest.raises(PeerLost, match="the connection to node:9092 is lost"):
-            await asked[1]
-        assert peer.is_lost
-        with pytest.raises(PeerLost):
-            await peer.ask(REQUEST)
+async def test_waiting_requests_fail_when_the_connection_is_lost(case: PeerCase, how: str) -> None:
+    peer = await case.connect()
+    asked = [peer.ask(REQUEST) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    case.node.answer(1, 7)
+    await asyncio.sleep(0.1)
+    assert not peer.is_lost
+    if how == "the other ends it":
+        case.node.transport.close()
+    elif how == "this one closes it":
         peer.close()
+    else:
+        case.world.network.reset()
+    assert (await asked[0]).producer_id_start == 7
+    with pytest.raises(PeerLost, match="the connection to node:9092 is lost"):
+        await asked[1]
+    assert peer.is_lost
+    with pytest.raises(PeerLost):
+        await peer.ask(REQUEST)
+    peer.close()
 
-    case.run(scenario)
 
-
-def test_a_response_to_a_cancelled_request_is_ignored(case: PeerCase) -> None:
-    async def scenario() -> None:
-        peer = await case.connect()
-        given_up, wanted = peer.ask(REQUEST), peer.ask(REQUEST)
-        given_up.cancel()
-        await asyncio.sleep(0.1)
-        case.node.answer(1, 100)
-        case.node.answer(2, 200)
-        assert (await wanted).producer_id_start == 200
-        peer.close()
-
-    case.run(scenario)
+async def test_a_response_to_a_cancelled_request_is_ignored(case: PeerCase) -> None:
+    peer = await case.connect()
+    given_up, wanted = peer.ask(REQUEST), peer.ask(REQUEST)
+    given_up.cancel()
+    await asyncio.sleep(0.1)
+    case.node.answer(1, 100)
+    case.node.answer(2, 200)
+    assert (await wanted).producer_id_start == 200
+    peer.close()
 
 
 @pytest.mark.parametrize(
@@ -172,70 +157,57 @@ def test_a_response_to_a_cancelled_request_is_ignored(case: PeerCase) -> None:
         ("not what was asked for", (1).to_bytes(4, "big") + b"\0\1\2"),
     ],
 )
-def test_an_undecodable_response_closes_the_connection(
+async def test_an_undecodable_response_closes_the_connection(
     case: PeerCase, what: str, frame: bytes
 ) -> None:
-    async def scenario() -> None:
-        peer = await case.connect()
-        asked = [peer.ask(REQUEST) for _ in range(2)]
-        await asyncio.sleep(0.1)
-        case.node.transport.write(len(frame).to_bytes(4, "big") + frame)
-        for each in asked:
-            with pytest.raises(PeerLost):
-                await each
-        assert peer.is_lost
-        await case.node.lost.wait()
-
-    case.run(scenario)
-
-
-def test_an_unexpected_response_closes_the_connection(case: PeerCase) -> None:
-    async def scenario() -> None:
-        peer = await case.connect()
-        case.node.answer(1)
-        await asyncio.sleep(0.1)
-        assert peer.is_lost
-
-    case.run(scenario)
-
-
-def test_an_invalid_frame_length_closes_the_connection(case: PeerCase) -> None:
-    async def scenario() -> None:
-        peer = await case.connect()
-        asked = peer.ask(REQUEST)
-        await asyncio.sleep(0.1)
-        case.node.transport.write(b"\xff\xff\xff\xff")
+    peer = await case.connect()
+    asked = [peer.ask(REQUEST) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    case.node.transport.write(len(frame).to_bytes(4, "big") + frame)
+    for each in asked:
         with pytest.raises(PeerLost):
-            await asked
-
-    case.run(scenario)
-
-
-def test_a_large_request_is_written_in_turns_and_a_smaller_one_overtakes_it(case: PeerCase) -> None:
-    async def scenario() -> None:
-        peer = await case.connect()
-        topics = [MetadataRequestTopic(name=f"{n}") for n in range(5000)]
-        large = peer.ask(MetadataRequest(topics=topics))
-        small = peer.ask(REQUEST)
-        await asyncio.sleep(0.1)
-        assert [each.api_key for each in case.node.requests()] == [67, 3]
-        case.node.answer(1, first=7)
-        parts = [MetadataResponseTopic(name=f"{n}", partitions=[]) for n in range(5000)]
-        response = MetadataResponse(brokers=[], topics=parts)
-        case.node.transport.writelines(encode_response(response, 13, 2))
-        assert (await small).producer_id_start == 7
-        assert (await large).topics == parts
-
-    case.run(scenario)
+            await each
+    assert peer.is_lost
+    await case.node.lost.wait()
 
 
-def test_a_connection_that_is_lost_fails_a_large_request_too(case: PeerCase) -> None:
-    async def scenario() -> None:
-        peer = await case.connect()
-        topics = [MetadataRequestTopic(name=f"{n}") for n in range(5000)]
-        asked = peer.ask(MetadataRequest(topics=topics))
-        peer.close()
-        with pytest.raises(PeerLost):
-            await asked
+async def test_an_unexpected_response_closes_the_connection(case: PeerCase) -> None:
+    peer = await case.connect()
+    case.node.answer(1)
+    await asyncio.sleep(0.1)
+    assert peer.is_lost
 
-    case.run(scenario)
+
+async def test_an_invalid_frame_length_closes_the_connection(case: PeerCase) -> None:
+    peer = await case.connect()
+    asked = peer.ask(REQUEST)
+    await asyncio.sleep(0.1)
+    case.node.transport.write(b"\xff\xff\xff\xff")
+    with pytest.raises(PeerLost):
+        await asked
+
+
+async def test_a_large_request_is_written_in_turns_and_a_smaller_one_overtakes_it(
+    case: PeerCase,
+) -> None:
+    peer = await case.connect()
+    topics = [MetadataRequestTopic(name=f"{n}") for n in range(5000)]
+    large = peer.ask(MetadataRequest(topics=topics))
+    small = peer.ask(REQUEST)
+    await asyncio.sleep(0.1)
+    assert [each.api_key for each in case.node.requests()] == [67, 3]
+    case.node.answer(1, first=7)
+    parts = [MetadataResponseTopic(name=f"{n}", partitions=[]) for n in range(5000)]
+    response = MetadataResponse(brokers=[], topics=parts)
+    case.node.transport.writelines(encode_response(response, 13, 2))
+    assert (await small).producer_id_start == 7
+    assert (await large).topics == parts
+
+
+async def test_a_connection_that_is_lost_fails_a_large_request_too(case: PeerCase) -> None:
+    peer = await case.connect()
+    topics = [MetadataRequestTopic(name=f"{n}") for n in range(5000)]
+    asked = peer.ask(MetadataRequest(topics=topics))
+    peer.close()
+    with pytest.raises(PeerLost):
+        await asked

@@ -87,26 +87,20 @@ def test_cancelled_work_ends_where_it_is_and_the_next_goes_on(world: World) -> N
     assert seen == ["a0", "closed", "b0"]
 
 
-def test_an_exception_goes_to_the_caller_only(world: World) -> None:
+async def test_an_exception_goes_to_the_caller_only(world: World) -> None:
     def faulty() -> Steps[None]:
         yield
         raise ValueError("broken")
 
-    async def scenario() -> None:
-        turns = Turns()
-        first, second = turns.run(faulty()), turns.run(count(1, "b", []))
-        with pytest.raises(ValueError, match="broken"):
-            await first
-        assert await second == "b"
-
-    world.run(scenario())
+    turns = Turns()
+    first, second = turns.run(faulty()), turns.run(count(1, "b", []))
+    with pytest.raises(ValueError, match="broken"):
+        await first
+    assert await second == "b"
 
 
-def test_steps_can_be_awaited(world: World) -> None:
-    async def scenario() -> None:
-        assert await in_turns(count(3, "a", [])) == "a"
-
-    world.run(scenario())
+async def test_steps_can_be_awaited(world: World) -> None:
+    assert await in_turns(count(3, "a", [])) == "a"
 
 
 def test_close_stops_unfinished_work(world: World) -> None:
@@ -161,39 +155,33 @@ def thresholds() -> Iterator[tuple[int, int, int]]:
     gc.set_threshold(*before)
 
 
-def test_garbage_is_not_collected_whole_while_large_work_is_done(
+async def test_garbage_is_not_collected_whole_while_large_work_is_done(
     world: World, thresholds: tuple[int, int, int]
 ) -> None:
-    async def scenario() -> None:
-        one, other = Turns(), Turns()
-        first, second = one.run(count(1, "a", [])), other.run(count(3, "b", []))
-        assert gc.get_threshold()[2] > 1_000_000
-        await first
-        assert gc.get_threshold()[2] > 1_000_000, "the other still runs"
-        await second
-        assert gc.get_threshold() == thresholds
-
-    world.run(scenario())
+    one, other = Turns(), Turns()
+    first, second = one.run(count(1, "a", [])), other.run(count(3, "b", []))
+    assert gc.get_threshold()[2] > 1_000_000
+    await first
+    assert gc.get_threshold()[2] > 1_000_000, "the other still runs"
+    await second
+    assert gc.get_threshold() == thresholds
 
 
-def test_gc_thresholds_set_by_a_user_are_kept(
+async def test_gc_thresholds_set_by_a_user_are_kept(
     world: World, thresholds: tuple[int, int, int]
 ) -> None:
-    async def scenario() -> None:
-        turns = Turns()
-        work = turns.run(count(3, "a", []))
-        gc.set_threshold(700, 10, 10)
-        more = Turns().run(count(3, "b", []))
-        await work
-        await more
-        assert gc.get_threshold() == (700, 10, 10)
-        gc.set_threshold(0, 10, 10)  # off
-        work = turns.run(count(1, "c", []))
-        assert gc.get_threshold()[0] == 0
-        await work
-        assert gc.get_threshold() == (0, 10, 10)
-
-    world.run(scenario())
+    turns = Turns()
+    work = turns.run(count(3, "a", []))
+    gc.set_threshold(700, 10, 10)
+    more = Turns().run(count(3, "b", []))
+    await work
+    await more
+    assert gc.get_threshold() == (700, 10, 10)
+    gc.set_threshold(0, 10, 10)  # off
+    work = turns.run(count(1, "c", []))
+    assert gc.get_threshold()[0] == 0
+    await work
+    assert gc.get_threshold() == (0, 10, 10)
 
 
 @pytest.mark.parametrize("end", ["close", "fault", "cancel"])
