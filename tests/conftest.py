@@ -5,6 +5,7 @@ Hypothesis has no deadlines.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import os
@@ -17,10 +18,12 @@ from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+from trimtab.sim.world import World
 
 if TYPE_CHECKING:
     from benchmarks.exactly_once import TwoPhaseKafka
@@ -58,12 +61,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine in the virtual time of its fixture `world`."""
+    """Run a test that is a coroutine in virtual time, by the method `run` of its first argument
+    that has one, else of its fixture `world`.
+
+    `@pytest.mark.run(...)` gives the method `run` of another argument than a world its options.
+    """
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    fixtures: dict[str, Any] = pyfuncitem.funcargs
-    names = inspect.signature(pyfuncitem.obj).parameters
-    fixtures["world"].run(pyfuncitem.obj(**{name: fixtures[name] for name in names}))
+    fixtures = pyfuncitem.funcargs
+    arguments = {name: fixtures[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    runners = [each for each in arguments.values() if hasattr(each, "run")]
+    runner = runners[0] if runners else fixtures["world"]
+    test = functools.partial(pyfuncitem.obj, **arguments)
+    if isinstance(runner, World):
+        runner.run(test())
+    else:
+        mark = pyfuncitem.get_closest_marker("run")
+        runner.run(test, **(mark.kwargs if mark else {}))
     return True
 
 

@@ -1,7 +1,9 @@
 """The options of a broker, and of a controller: Kafka's `AbstractKafkaConfig`.
 
 Options that are common in Apache Kafka's properties files but have no effect here are accepted,
-described and ignored (`_unused`). More than 600 lines, because it is one table. Options whose effect a user relies on, such as TLS, are refused.
+described and ignored (`_unused`). Options whose effect a user relies on, such as TLS, are refused.
+
+More than 600 lines, because it is one table.
 """
 
 from __future__ import annotations

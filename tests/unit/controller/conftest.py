@@ -27,6 +27,11 @@ from trimtab.wire.messages.metadata_records import ConfigRecord, TopicRecord
 CONTROLLER = 3000
 
 
+def content_of(image: ClusterImage) -> dict[str, object]:
+    """All that an image holds, to compare two. Its shape's number is another one in each image."""
+    return {**vars(image), "_counts": image.counts, "shape": None}
+
+
 class Scene:
     """Brokers 1, 2 and 3, whose epochs are 101, 102 and 103, all active; topics as they are added.
 

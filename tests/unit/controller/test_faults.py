@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.controller.conftest import content_of
 from trimtab.config import BROKER, read
 from trimtab.controller.controller import Controller
 from trimtab.controller.topic_rules import TopicRules
@@ -52,11 +53,6 @@ FIRST_SEED = int(os.environ.get("FIRST_SEED", "0"))
 SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("SEEDS", "12")))
 BROKERS = 4
 STEPS = 250
-
-
-def everything(image: ClusterImage) -> dict[str, Any]:
-    """Includes the replica counts, which an image computes at first use and then updates."""
-    return {**vars(image), "_counts": image.counts}
 
 
 class Follower:
@@ -350,7 +346,7 @@ class Run:
         if self.random.random() < 0.02:
             await self.follower.catch_up(self.controller)
             if self.follower.offset == self.controller.journal.next_offset:
-                assert everything(self.follower.image) == everything(image)
+                assert content_of(self.follower.image) == content_of(image)
 
     def check_partition(self, key: tuple[bytes, int], partition: PartitionRegistration) -> None:
         isr, elr, leader = partition.isr, partition.elr, partition.leader
@@ -383,7 +379,7 @@ class Run:
                     await self.beat(broker)
                     await self.check()
         await self.follower.catch_up(self.controller)
-        assert everything(self.follower.image) == everything(self.controller.image)
+        assert content_of(self.follower.image) == content_of(self.controller.image)
         self.counts["snapshots"] = self.follower.snapshots
         await self.controller.close()
 
@@ -405,6 +401,6 @@ def test_brokers_and_the_controller_crash(seed: int) -> None:
 def test_a_seed_runs_the_same_way_again() -> None:
     def outcome() -> tuple[Any, ...]:
         run = play(FIRST_SEED)
-        return run.counts, run.follower.offset, everything(run.follower.image), run.committed
+        return run.counts, run.follower.offset, content_of(run.follower.image), run.committed
 
     assert outcome() == outcome()

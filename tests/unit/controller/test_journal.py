@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.unit.controller.conftest import content_of
 from trimtab.controller.journal import DIRECTORY, Journal
 from trimtab.errors import CorruptData, UsageError
 from trimtab.metadata.batches import SnapshotId, read_batches, read_snapshot
@@ -260,7 +261,7 @@ def test_a_log_that_has_grown_becomes_a_snapshot(lab: Lab) -> None:
         replayed.replay(record)
     assert names(replayed) == [f"t{n}" for n in range(snapshot.end_offset)]
     again = lab.open(SMALL)
-    assert vars(again.image) == vars(journal.image)
+    assert content_of(again.image) == content_of(journal.image)
     assert (again.snapshot, again.start_offset, again.next_offset, again.epoch) == (
         snapshot,
         journal.start_offset,
@@ -297,7 +298,7 @@ def test_a_damaged_snapshot_is_replaced_by_the_one_before_and_the_log(lab: Lab) 
     again = lab.open(SMALL)
     assert again.snapshot is not None
     assert again.snapshot < journal.snapshot
-    assert vars(again.image) == vars(journal.image)
+    assert content_of(again.image) == content_of(journal.image)
     assert lab.disk.exists(path + ".damaged")
     lab.write(again, *range(40, 60))
     assert names(lab.open(SMALL).image) == [f"t{n}" for n in range(60)]
@@ -313,7 +314,7 @@ def test_a_missing_part_of_the_log_is_an_error(lab: Lab) -> None:
         lab.open(SMALL)
     lab.disk.rename(f"{DIRECTORY}/{50:020d}.log", last)
     lab.disk.delete(first)  # before the newest snapshot, which will do
-    assert vars(lab.open(SMALL).image) == vars(journal.image)
+    assert content_of(lab.open(SMALL).image) == content_of(journal.image)
     lab.disk.delete(f"{DIRECTORY}/{journal.snapshot.name}")
     with pytest.raises(CorruptData, match="no whole snapshot"):
         lab.open(SMALL)

@@ -87,6 +87,7 @@ def request_memory(accumulator: Any, size: int) -> MemoryRequest:
 def make_bench(make_view: MakeView, in_form: Callable[[str], ModuleType]) -> Callable[..., Bench]:
     form = in_form("trimtab.client.accumulator.accumulator_cy")
     java_form = in_form("trimtab.client.accumulator.java_accumulator_cy")
+    base = in_form("trimtab.client.accumulator.batching_cy").Batching
 
     def make(
         leaders: tuple[int, ...] = (0, 1, 2),
@@ -114,6 +115,7 @@ def make_bench(make_view: MakeView, in_form: Callable[[str], ModuleType]) -> Cal
             on_callback_error=errors.append,
         )
         assert not options
+        assert isinstance(accumulator, base)
         accumulator.update_topic(make_view(leaders))
         return Bench(accumulator, wakes, errors, time)
 
@@ -683,6 +685,16 @@ def test_java_draws_when_a_turn_ends_not_with_the_next_record(
     bench.send(b"x" * 200)  # more than two quanta
     assert partitioner.asked == asked
     assert bench.accumulator.topic("topic").current == len(asked) - 1
+
+
+@pytest.mark.parametrize("is_java", [True, False])
+def test_javas_batch_of_a_large_record_is_full_only_at_its_own_limit(
+    make_bench: Callable[..., Bench], is_java: bool
+) -> None:
+    bench = make_bench(batch_size=100, is_java=is_java)
+    bench.send(b"x" * 200, partition=0)
+    (queue,) = bench.busy_queues()
+    assert queue.head_is_complete is not is_java
 
 
 def test_a_partitioner_with_on_new_batch_is_asked_again(

@@ -1,0 +1,55 @@
+"""Requests of operators, as far as they need no cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from trimtab.sim.operators import OperatorRequests
+from trimtab.sim.topic_kinds import choose_kinds
+from trimtab.sim.world import World
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with World(seed=1) as world:
+        yield world
+
+
+def make_operators(world: World, tasks: list[asyncio.Task[None]]) -> OperatorRequests:
+    cluster = SimpleNamespace(
+        world=world,
+        brokers=[SimpleNamespace(host="broker-0", id=0)],
+        controller=SimpleNamespace(controller=None),
+    )
+
+    def run(coroutine: Coroutine[Any, Any, None]) -> None:
+        tasks.append(asyncio.get_running_loop().create_task(coroutine))
+
+    checkers = SimpleNamespace(find_history=lambda topic, index: None)
+    return OperatorRequests(
+        cast(Any, cluster),
+        cast(Any, checkers),
+        choose_kinds(world.random("kinds")),
+        world.random("faults"),
+        run,
+    )
+
+
+async def test_a_request_to_a_broker_that_is_down_is_given_up(world: World) -> None:
+    tasks: list[asyncio.Task[None]] = []
+    operators = make_operators(world, tasks)
+    assert operators.create_topic() == "creation of a topic"
+    assert operators.elect_preferred() == "election of preferred leaders"
+    await asyncio.gather(*tasks)
+    assert len(tasks) == 2
+
+
+async def test_records_are_deleted_only_where_some_are_committed(world: World) -> None:
+    tasks: list[asyncio.Task[None]] = []
+    assert make_operators(world, tasks).delete_records() == ""
+    assert tasks == []
