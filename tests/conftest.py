@@ -18,7 +18,7 @@ from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -68,7 +68,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    fixtures = pyfuncitem.funcargs
+    fixtures: dict[str, Any] = pyfuncitem.funcargs
     arguments = {name: fixtures[name] for name in inspect.signature(pyfuncitem.obj).parameters}
     runners = [each for each in arguments.values() if hasattr(each, "run")]
     runner = runners[0] if runners else fixtures["world"]
