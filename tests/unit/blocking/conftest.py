@@ -1,5 +1,20 @@
-"""Topics as in metadata, and a cluster that stores produced records."""
+"""The fixtures of the asynchronous clients' tests, and a cluster."""
 
-from tests.unit.client.conftest import kafka, make_view, world
+from collections.abc import Iterator
 
-__all__ = ["kafka", "make_view", "world"]
+import pytest
+
+from tests.unit.client.conftest import kafka, make_view, silent, world
+from trimtab.blocking.admin import Admin
+from trimtab.cluster import Cluster
+
+__all__ = ["kafka", "make_view", "silent", "world"]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """One broker, with a topic `t` of two partitions."""
+    with Cluster(brokers=1) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topic("t", 2)
+        yield cluster

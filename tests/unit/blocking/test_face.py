@@ -25,14 +25,6 @@ from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(brokers=1) as cluster:
-        with Admin(cluster.bootstrap_servers) as admin:
-            admin.create_topic("t", 2)
-        yield cluster
-
-
 def public(kind: type) -> dict[str, Any]:
     found = inspect.getmembers(kind, callable)
     return {name: value for name, value in found if not name.startswith("_")}

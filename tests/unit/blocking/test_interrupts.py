@@ -9,28 +9,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
 import pytest
 
 from tests.unit.interrupts import interrupt_at
-from trimtab.blocking.admin import Admin
 from trimtab.blocking.producer import Producer
 from trimtab.cluster import Cluster
 from trimtab.errors import Unavailable, UsageError
 
 ENOUGH = 2500
 """Lines of one call; more of them, and the sweep would not end."""
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(brokers=1) as cluster:
-        with Admin(cluster.bootstrap_servers) as admin:
-            admin.create_topic("t", 2)
-        yield cluster
 
 
 def is_ours(code: CodeType) -> bool:

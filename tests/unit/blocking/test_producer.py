@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -29,13 +28,6 @@ MakeView = Callable[..., TopicView]
 def cluster() -> Iterator[Cluster]:
     with Cluster(brokers=1) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def silent() -> Iterator[str]:
-    """The address of a server that accepts connections and does not answer."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from random import Random
@@ -143,13 +142,6 @@ def test_unacknowledged_records_are_counted_through_splits_and_failures(accumula
     accumulator.complete(accumulator.take(queue), 0, -1)
     accumulator.fail(accumulator.take(queue), Unavailable("gone"))
     assert accumulator.unacknowledged == 3
-
-
-@pytest.fixture
-def silent() -> Iterator[str]:
-    """The address of a server that accepts connections and does not answer."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ alone, the rest in groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
@@ -285,13 +285,12 @@ def _draw(
     level: float | None,
     description: str,
     names: Mapping[str, str] | None = None,
-    show: Callable[[float], str] = show_bytes,
 ) -> str:
     parts = names or {"": ""}
     return (
         "<figure>"
         + in_both_widths(
-            lambda layout: draw_columns(columns, parts, show, level, description, layout)
+            lambda layout: draw_columns(columns, parts, show_bytes, level, description, layout)
         )
         + "</figure>"
     )
