@@ -3,6 +3,9 @@
 Each function has two forms. The plain one does its work at once. The other is a generator that
 yields after every `TURN_ELEMENTS` elements, so that other tasks can run. Both subtract the objects
 that they create from a budget, and call `exceed` when it is used up.
+
+This file has more than 600 lines so that the two directions, which must agree on every type, stand
+beside each other.
 """
 
 from __future__ import annotations

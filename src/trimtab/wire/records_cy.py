@@ -6,6 +6,9 @@ uses it, as the bytes come from the network.
 
 The same source runs compiled and interpreted: compiled, `octets` is a C pointer, and only this
 module checks indexes; interpreted, it is a bytearray, bytes or memoryview.
+
+Records and columns are in one module, although it has more than 600 lines: only within a module
+does C call the cursor's methods directly, several for each record.
 """
 
 import struct
