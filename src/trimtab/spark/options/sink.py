@@ -32,9 +32,14 @@ COLUMNS: Final = {
 DEFAULTS: Final = {
     "client.id": "trimtab-spark",
     "batch.size": str(128 * 1024),
-    "linger.ms": "20",
+    "linger.ms": "1000",
 }
-"""The producer's defaults for tasks, which write many rows; `kafka.NAME` changes them."""
+"""The producer's defaults for tasks, which write many rows; `kafka.NAME` changes them.
+
+A task ends with a flush, which sends every batch at once, so lingering delays no task. Spark hands
+over 10,000 rows at a time, some 20 ms apart. If they go to 10,000 partitions, a partition gets one
+row each time, and with a short `linger.ms` nearly every row would be a record batch of its own.
+"""
 
 DELIVERIES: Final = ("at_least_once", "exactly_once")
 """The values of the option `delivery`, the default first."""

@@ -24,6 +24,8 @@ def test_defaults_suit_a_task() -> None:
     assert options.client == {**DEFAULTS, "bootstrap.servers": "here:9092"}
     assert (options.topic, options.client_rack, options.delivery) == ("", "", "at_least_once")
     assert options.client_here() == options.client
+    # Longer than Spark takes to hand over some dozens of its Arrow batches: rows can gather.
+    assert int(options.client["linger.ms"]) >= 1000
 
 
 def test_names_count_in_any_case_and_the_producers_options_pass_through() -> None:
