@@ -485,14 +485,14 @@ def test_tasks_by_count() -> None:
 
 
 def test_small_partitions_share_tasks_largest_first() -> None:
-    topics = Topics(**{f"t{number}": 20 + number % 7 for number in range(80)}, t80=50_000)
+    topics = Topics(**{f"t{number}": 20 + number % 7 for number in range(80)}, t80=200_000)
     for most, options in ((65, REQUIRED), (10, REQUIRED | {"maxPartitions": "10"})):
         stream = plan(topics, None, None, **options)
         start = stream.first()
         tasks = stream.tasks(start, end := stream.next(start, takes_all=True))
         sizes = [sum(each.size for each in task) for task in tasks]
         assert sizes == sorted(sizes, reverse=True)
-        assert (sizes[0], len(tasks)) == (50_000, most)
+        assert (sizes[0], len(tasks)) == (200_000, most)
         read = sorted(each for task in tasks for each in task)
         assert read == sorted(stream.ranges(start, end))
         mixed = [task for task in tasks if len({each.partition % 2 for each in task}) > 1]
