@@ -127,6 +127,19 @@ async def test_a_connection_beyond_the_limit_is_refused_if_all_others_have_sent_
         await peer.ask(VERSIONS)
 
 
+async def test_connections_of_one_host_are_limited_and_those_of_others_are_not(
+    node: FakeNode,
+) -> None:
+    await node.listener.start()
+    node.listener.config = config.read(BROKER, {"max.connections.per.ip": 2})
+    allowed = [await node.connect() for _ in range(2)]
+    refused, other = await node.connect(), await node.connect("other")
+    with pytest.raises(PeerLost):
+        await refused.ask(VERSIONS)
+    for peer in (*allowed, other):
+        await peer.ask(VERSIONS)
+
+
 @pytest.mark.parametrize("is_capacity", [True, False])
 def test_a_silent_connection_is_closed_at_the_limit(
     node: FakeNode, is_capacity: bool, caplog: pytest.LogCaptureFixture

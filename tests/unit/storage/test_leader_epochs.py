@@ -28,6 +28,12 @@ class TestLeaderEpochs:
         assert log.leader_epochs == [LeaderEpoch(3, 0), LeaderEpoch(5, 4)]
         assert disk.read_file(f"{DIRECTORY}/leader-epoch-checkpoint") == b"0\n2\n3 0\n5 4\n"
 
+    def test_only_those_above_an_epoch_are_forgotten(self, log: Log) -> None:
+        for epoch in (3, 5, 7):
+            append(log, batch(), epoch)
+        log.forget_epochs_after(5)
+        assert log.leader_epochs == [LeaderEpoch(3, 0), LeaderEpoch(5, 1)]
+
     def test_begin_without_a_record(self, disk: VirtualDisk, log: Log) -> None:
         fill(log, 2)
         log.begin_epoch(4)

@@ -632,6 +632,13 @@ class TestTruncate:
         replicate(rolled, sent((8, 1), (9, 1)))
         assert offsets(rolled.read(8, 10**9)) == [(8, 8), (9, 9)]
 
+    def test_lowers_the_recovery_point(self, log: Log) -> None:
+        fill(log, 6)
+        log.flush()
+        log.truncate(2)
+        fill(log, 4)
+        assert log.recovery_point == 2  # the new records are not fsynced
+
     def test_takes_the_high_watermark_along(self, rolled: Log) -> None:
         rolled.high_watermark = 9
         rolled.truncate(7)
