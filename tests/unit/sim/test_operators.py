@@ -11,6 +11,7 @@ import pytest
 
 from trimtab.sim.operators import OperatorRequests
 from trimtab.sim.topic_kinds import choose_kinds
+from trimtab.sim.virtual_cluster import PORT
 from trimtab.sim.world import World
 
 
@@ -47,6 +48,22 @@ async def test_a_request_to_a_broker_that_is_down_is_given_up(world: World) -> N
     assert operators.elect_preferred() == "election of preferred leaders"
     await asyncio.gather(*tasks)
     assert len(tasks) == 2
+
+
+async def test_a_request_to_a_broker_that_ends_before_it_answers_is_given_up(world: World) -> None:
+    tasks: list[asyncio.Task[None]] = []
+    connected: list[None] = []
+
+    def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.append(None)
+        writer.close()
+
+    with world.network.at("broker-0"):
+        server = await asyncio.start_server(end, "broker-0", PORT)
+    make_operators(world, tasks).delete_topic()
+    await asyncio.gather(*tasks)
+    assert len(connected) == 1
+    server.close()
 
 
 async def test_records_are_deleted_only_where_some_are_committed(world: World) -> None:
