@@ -1,9 +1,10 @@
 """Every order of events in a small consumer group: no two owners, no way back, no dead end.
 
 Three clients join, send heartbeats whose response may be lost, let go of partitions, leave and die;
-a topic grows; time passes up to the next deadline; another coordinator takes over. The search goes
-through all states that differ, breadth first, up to `GROUP_STATES` (environment; default 1,500) of
-them. From each it also checks that the group settles once nothing disturbs it any more.
+a topic grows, is deleted and created again; time passes up to the next deadline; another
+coordinator takes over. The search goes through all states that differ, breadth first, up to
+`GROUP_STATES` (environment; default 1,500) of them. From each it also checks that the group settles
+once nothing disturbs it any more.
 
 Planted bugs test the search: it must find each. Claims that are false must be refuted, so that it
 is known to come to where they are.
@@ -12,13 +13,12 @@ is known to come to where they are.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from tests.property.forks import fork
+from tests.property.exploring import Settling, Violation, explore
 from tests.unit.coordinator.scene import GROUP, Scene, topic_id
 from trimtab.coordinator.consumer_group import ConsumerGroup, GroupState
 from trimtab.coordinator.consumer_member import ConsumerMember, MemberState
@@ -35,10 +35,6 @@ FEW, MANY = 2, 3
 TIMEOUT_S = 10.0
 STEPS = 40
 """Heartbeats of every client within which an undisturbed group must settle."""
-
-
-class Violation(Exception):
-    """The group broke a rule."""
 
 
 class Client:
@@ -87,8 +83,12 @@ class World:
         if self.scene.shard.next_due is not None:
             yield "time", 0
         found = self.scene.topics.find(TOPIC)
-        if found is not None and found.partitions == FEW:
-            yield "grow", 0
+        if found is None:
+            yield "create", 0
+        else:
+            yield "delete", 0
+            if found.partitions == FEW:
+                yield "grow", 0
         yield "move", 0
 
     def act(self, what: str, number: int) -> None:
@@ -111,6 +111,10 @@ class World:
             self.scene.pass_time(max(0.0, due - self.scene.now_s))
         elif what == "grow":
             self.scene.topics.create(TOPIC, MANY)
+        elif what == "create":
+            self.scene.topics.create(TOPIC, FEW)
+        elif what == "delete":
+            self.scene.topics.delete(TOPIC)
         else:
             self.scene.restart()
         self.check()
@@ -194,18 +198,14 @@ class World:
         member = members[client.member]
         return client.epoch in (member.epoch, member.previous_epoch)
 
-    def settle(self) -> None:
+    def proceed(self) -> None:
         """Let every client that lives go on, and heartbeats be sent in time."""
-        for _ in range(STEPS):
-            if self.is_settled():
-                return
-            for number, client in enumerate(self.clients):
-                if client.lives:
-                    self.act("beat", number)
-                    self.act("apply", number)
-            self.scene.pass_time(TIMEOUT_S / 5)
-            self.check()
-        raise Violation(f"the group does not settle: {[each.key for each in self.clients]}")
+        for number, client in enumerate(self.clients):
+            if client.lives:
+                self.act("beat", number)
+                self.act("apply", number)
+        self.scene.pass_time(TIMEOUT_S / 5)
+        self.check()
 
     def is_settled(self) -> bool:
         living = {each.member for each in self.clients if each.lives}
@@ -213,14 +213,14 @@ class World:
         if not living:
             return group is None or not group.members
         found = self.scene.topics.find(TOPIC)
-        assert found is not None
+        partitions = 0 if found is None else found.partitions
         return (
             group is not None
             and group.state is GroupState.STABLE
             and set(group.members) == living
             and frozenset().union(*(each.owned for each in self.clients))
-            == frozenset(range(found.partitions))
-            and sum(len(each.owned) for each in self.clients) == found.partitions
+            == frozenset(range(partitions))
+            and sum(len(each.owned) for each in self.clients) == partitions
         )
 
     @property
@@ -271,24 +271,12 @@ def search(states: int, claim: Callable[[World], bool] = lambda world: True) -> 
     Args:
         claim: what is said to be true of every state.
     """
+    settling = Settling(STEPS)
     empty, working = World(), World()
     for number in range(CLIENTS):
         working.act("beat", number)
-    working.settle()
-    seen = {empty.key, working.key}
-    left = deque([empty, working])
-    while left and len(seen) < states:
-        world = left.popleft()
-        for what, number in world.actions():
-            after = fork(world)
-            after.act(what, number)
-            if not claim(after):
-                raise Violation("the claim is false")
-            if after.key not in seen:
-                seen.add(after.key)
-                left.append(after)
-                fork(after).settle()
-    return len(seen)
+    Settling(STEPS).check(working)
+    return explore([empty, working], states, settling, claim)
 
 
 def test_no_order_of_events_breaks_a_rule() -> None:

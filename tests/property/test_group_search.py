@@ -11,13 +11,12 @@ Planted bugs test the search: it must find each.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.property.forks import fork
+from tests.property.exploring import Settling, Violation, explore
 from tests.unit.coordinator.scene import GROUP, Scene
 from trimtab.coordinator.classic_group import ClassicGroup, Phase
 from trimtab.coordinator.effects import Now
@@ -29,10 +28,6 @@ PARTITIONS = frozenset(range(CLIENTS))
 TIMEOUT_S = 10.0
 STEPS = 60
 """Steps of every client within which an undisturbed group must settle."""
-
-
-class Violation(Exception):
-    """The group broke a rule."""
 
 
 class Client:
@@ -184,20 +179,16 @@ class World:
         ):
             raise Violation("a partition has two owners")
 
-    def settle(self) -> None:
+    def proceed(self) -> None:
         """Let every client that lives go on, and heartbeats be sent in time."""
-        for _ in range(STEPS):
-            if self.is_settled():
-                return
-            for what, number in list(self.actions()):
-                if what == "go on" and self.clients[number].state != "out":
-                    self.act(what, number)
-            for client in self.clients:
-                if client.state == "working":
-                    self.obey(client, self.scene.heartbeat(client.member, client.generation))
-            self.scene.pass_time(TIMEOUT_S / 2)
-            self.check()
-        raise Violation(f"the group does not settle: {[each.key for each in self.clients]}")
+        for what, number in list(self.actions()):
+            if what == "go on" and self.clients[number].state != "out":
+                self.act(what, number)
+        for client in self.clients:
+            if client.state == "working":
+                self.obey(client, self.scene.heartbeat(client.member, client.generation))
+        self.scene.pass_time(TIMEOUT_S / 2)
+        self.check()
 
     def is_settled(self) -> bool:
         living = [each for each in self.clients if each.state != "out"]
@@ -266,19 +257,8 @@ def search(states: int) -> int:
     empty, working = World(), World()
     for number in range(CLIENTS):
         working.act("go on", number)
-    working.settle()
-    seen = {empty.key, working.key}
-    left = deque([empty, working])
-    while left and len(seen) < states:
-        world = left.popleft()
-        for what, number in world.actions():
-            after = fork(world)
-            after.act(what, number)
-            if after.key not in seen:
-                seen.add(after.key)
-                left.append(after)
-                fork(after).settle()
-    return len(seen)
+    Settling(STEPS).check(working)
+    return explore([empty, working], states, Settling(STEPS))
 
 
 def test_no_order_of_events_breaks_a_rule() -> None:

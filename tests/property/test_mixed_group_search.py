@@ -9,14 +9,13 @@ is that of `test_consumer_group_search`.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.property.forks import fork
-from tests.property.test_consumer_group_search import Client, Violation
+from tests.property.exploring import Settling, Violation, explore
+from tests.property.test_consumer_group_search import Client
 from tests.unit.coordinator.scene import GROUP, Scene
 from tests.unit.coordinator.test_mixed_group import assignment, read, subscription
 from trimtab.coordinator import mixed_group
@@ -250,20 +249,16 @@ class World:
             and client.generation == group.generation
         )
 
-    def settle(self) -> None:
+    def proceed(self) -> None:
         """Let every client that lives go on, and heartbeats be sent in time."""
-        for _ in range(STEPS):
-            if self.is_settled():
-                return
-            for what, number in list(self.actions()):
-                if what == "go on" and self.classics[number].lives:
-                    self.act(what, number)
-            if self.modern.lives:
-                self.act("beat", 0)
-                self.act("apply", 0)
-            self.scene.pass_time(TIMEOUT_S / 5)
-            self.check()
-        raise Violation(f"the group does not settle: {self.key}")
+        for what, number in list(self.actions()):
+            if what == "go on" and self.classics[number].lives:
+                self.act(what, number)
+        if self.modern.lives:
+            self.act("beat", 0)
+            self.act("apply", 0)
+        self.scene.pass_time(TIMEOUT_S / 5)
+        self.check()
 
     def is_settled(self) -> bool:
         classics = {each.member for each in self.classics if each.lives}
@@ -379,23 +374,10 @@ def search(states: int, claim: Callable[[World], bool] = lambda world: True) -> 
     empty, working = World(), World()
     for number in range(2):
         working.act("go on", number)
-    working.settle()
+    Settling(STEPS).check(working)
     working.act("beat", 0)
-    working.settle()
-    seen = {empty.key, working.key}
-    left = deque([empty, working])
-    while left and len(seen) < states:
-        world = left.popleft()
-        for what, number in world.actions():
-            after = fork(world)
-            after.act(what, number)
-            if not claim(after):
-                raise Violation("the claim is false")
-            if after.key not in seen:
-                seen.add(after.key)
-                left.append(after)
-                fork(after).settle()
-    return len(seen)
+    Settling(STEPS).check(working)
+    return explore([empty, working], states, Settling(STEPS), claim)
 
 
 def test_no_order_of_events_breaks_a_rule() -> None:
