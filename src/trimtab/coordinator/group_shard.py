@@ -284,7 +284,6 @@ class GroupShard:
             raise
         finally:
             effects.whole = None
-            effects.cut()
             if consumers is not None:
                 consumers.end()
 
