@@ -1,0 +1,1 @@
+"""Groups, seen from a member."""

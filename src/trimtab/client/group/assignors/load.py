@@ -1,0 +1,121 @@
+"""`load` and `cooperative-load`: equal bytes/s, within racks, with few partitions moved.
+
+Each member reports the rates that it measured in its user data, so it works with any coordinator of
+classic groups. All members must be of this client: no other one knows these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from trimtab.client.group.assignors.load_levels import level_load
+from trimtab.client.group.assignors.ownership import find_owners, withhold
+from trimtab.client.group.assignors.protocol import (
+    NO_GENERATION,
+    Assignment,
+    Subscriber,
+    Topic,
+    plain_subscriber,
+    subscribers_of_topics,
+)
+from trimtab.client.group.assignors.user_data import decode_rates, encode_rates
+from trimtab.records import TopicPartition
+from trimtab.wire.messages.consumer_protocol import ConsumerProtocolSubscription
+
+_EQUAL_RATE = 1.0
+
+
+class LoadAssignor:
+    """Members revoke all partitions before they join.
+
+    A partition whose rate nobody knows counts as the mean of its topic's known ones, else as the
+    mean of all; if none is known, all count the same.
+    """
+
+    name = "load"
+    is_cooperative = False
+
+    def user_data(
+        self,
+        owned: Collection[TopicPartition],
+        generation: int,
+        rates: Mapping[TopicPartition, float],
+    ) -> bytes:
+        return encode_rates(owned, generation, rates)
+
+    def subscriber(
+        self, member_id: str, instance_id: str | None, metadata: ConsumerProtocolSubscription
+    ) -> Subscriber:
+        owned, generation, rates = decode_rates(metadata.user_data)
+        return plain_subscriber(member_id, instance_id, metadata)._replace(
+            owned=owned, generation=generation, rates=rates
+        )
+
+    def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Topic]) -> Assignment:
+        owner = find_owners(subscribers, topics).owner
+        return level_load(subscribers, topics, owner, find_rates(subscribers, topics))
+
+
+class CooperativeLoadAssignor:
+    """Members keep their partitions while they join, as with `cooperative-sticky`."""
+
+    name = "cooperative-load"
+    is_cooperative = True
+
+    def user_data(
+        self,
+        owned: Collection[TopicPartition],
+        generation: int,
+        rates: Mapping[TopicPartition, float],
+    ) -> bytes:
+        return encode_rates(owned, generation, rates)
+
+    def subscriber(
+        self, member_id: str, instance_id: str | None, metadata: ConsumerProtocolSubscription
+    ) -> Subscriber:
+        _, generation, rates = decode_rates(metadata.user_data)
+        found = plain_subscriber(member_id, instance_id, metadata)
+        if found.generation == NO_GENERATION:
+            found = found._replace(generation=generation)
+        return found._replace(rates=rates)
+
+    def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Topic]) -> Assignment:
+        ownership = find_owners(subscribers, topics)
+        rates = find_rates(subscribers, topics)
+        return withhold(level_load(subscribers, topics, ownership.owner, rates), ownership)
+
+
+def find_rates(
+    subscribers: Sequence[Subscriber], topics: Mapping[str, Topic]
+) -> dict[TopicPartition, float]:
+    """The rate of each partition that has a subscriber.
+
+    If several members report one, the newest generation counts, then the highest rate.
+    """
+    newest: dict[TopicPartition, tuple[int, float]] = {}
+    for each in subscribers:
+        for partition, rate in each.rates.items():
+            report = (each.generation, rate)
+            if partition not in newest or report > newest[partition]:
+                newest[partition] = report
+    names = subscribers_of_topics(subscribers, topics)
+    known = {
+        name: [
+            newest[partition][1]
+            for index in range(topics[name].partitions)
+            if (partition := TopicPartition(name, index)) in newest
+        ]
+        for name in names
+    }
+    mean = _mean([rate for rates in known.values() for rate in rates], _EQUAL_RATE)
+    rates: dict[TopicPartition, float] = {}
+    for name in names:
+        usual = _mean(known[name], mean)
+        for index in range(topics[name].partitions):
+            partition = TopicPartition(name, index)
+            rates[partition] = newest[partition][1] if partition in newest else usual
+    return rates
+
+
+def _mean(rates: Sequence[float], otherwise: float) -> float:
+    return sum(rates) / len(rates) if rates else otherwise

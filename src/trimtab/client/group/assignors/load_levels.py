@@ -1,0 +1,504 @@
+"""Equal bytes/s, for the load assignors: first balance, then racks, then few moves.
+
+Up to three ways are tried, each only if the one before left something to improve:
+
+- Members keep all that they own.
+- They keep what they own, except what they read from another rack.
+- They keep nothing.
+
+Each of them gives the other partitions, heaviest first, to the lightest member that may have them.
+It then moves and swaps partitions until no member has more than it should; first among members in
+racks of the replicas, then among all. At last it feeds members that have much less than the others.
+
+A partition weighs its bytes/s, and 1 % of the mean of all on top: so idle partitions are spread as
+well, and do not all end with one member. All sums are of integers, so they depend on no order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush, nlargest, nsmallest
+from itertools import combinations
+from typing import NamedTuple, TypeAlias
+
+from trimtab.client.group.assignors.protocol import (
+    Assignment,
+    Subscriber,
+    Topic,
+    existing_topics,
+)
+from trimtab.records import TopicPartition
+
+_UNIT = 10_000
+"""The weight of a partition with the mean rate, without what all have on top."""
+_ON_TOP = _UNIT // 100
+
+_MAX_SHARE = 1.03
+"""A member may have this many times the mean. In bytes/s that is within 1.05: 1 % of the weight is
+on top."""
+_MIN_SHARE = 0.9
+_NEAR_BOUND = 1.005
+_LIGHTEST_LOOKED_AT = 4
+_HEAVIEST_LOOKED_AT = 8
+_FEW_GROUPS = 12
+"""Of so many groups the lightest members are compared; of more, members are looked at in the order
+of their loads."""
+_MAX_SPLIT = 10
+"""Partitions of two members of which every division is tried."""
+
+_Rank: TypeAlias = tuple[float, int, int, int, TopicPartition]
+_Group: TypeAlias = tuple[int, str | None]  # the class of its members' topics, their rack
+
+
+class _Choice(NamedTuple):
+    """Groups whose members may have a partition."""
+
+    order: tuple[_Group, ...]
+    groups: frozenset[_Group]
+
+
+class _Score(NamedTuple):
+    """How bad an assignment is."""
+
+    excess: int
+    far: int
+    moves: int
+
+
+def level_load(
+    subscribers: Sequence[Subscriber],
+    topics: Mapping[str, Topic],
+    owner: Mapping[TopicPartition, str],
+    rates: Mapping[TopicPartition, float],
+) -> Assignment:
+    """Each partition of a subscribed topic with exactly one subscriber.
+
+    If all subscribe alike, the largest sum of rates is at most 1.05 times the mean, or within 1 %
+    of the least possible, wherever moves and swaps lead there. Partitions that weigh more than a
+    member's share have members of their own; then the mean is that of the others.
+
+    Args:
+        owner: the member that has the partition now.
+        rates: bytes/s of each partition that has a subscriber.
+    """
+    scene = _Scene(sorted(subscribers, key=lambda each: each.member_id), topics, owner, rates)
+    best = _Shares(scene)
+    best.keep(with_far=True)
+    best.settle()
+    score = best.score()
+    if score.far > scene.least_far or score.excess:
+        for keeps in (True, False):
+            other = _Shares(scene)
+            if keeps:
+                other.keep(with_far=False)
+            other.settle()
+            if other.score() < score:
+                best, score = other, other.score()
+            if not score.excess:
+                break
+    return best.assignment()
+
+
+class _Scene:
+    """What all ways have alike: members, weights, racks.
+
+    Attributes:
+        near: for each partition the groups whose members may have it and are in a rack of its
+            replicas; all that may have it, if there are none.
+        everywhere: for each partition all groups whose members may have it.
+        limit: a member should not have more, unless it is a single partition.
+        least: a member should not have less.
+        least_far: the weight that must be read from other racks, whoever reads it.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Subscriber],
+        topics: Mapping[str, Topic],
+        owner: Mapping[TopicPartition, str],
+        rates: Mapping[TopicPartition, float],
+    ) -> None:
+        self.members = members
+        mean = sum(rates.values()) / len(rates) if rates else 0.0
+        self.weight = {
+            partition: _ON_TOP + (round(rates[partition] / mean * _UNIT) if mean > 0 else 0)
+            for partition in sorted(rates)
+        }
+        class_of: dict[frozenset[str], int] = {}
+        self.topics_of = [existing_topics(each, topics) for each in members]
+        self.group_of: list[_Group] = [
+            (class_of.setdefault(names, len(class_of)), each.rack)
+            for each, names in zip(members, self.topics_of, strict=True)
+        ]
+        place_of = {each.member_id: place for place, each in enumerate(members)}
+        self.owner = {
+            partition: place
+            for partition, member_id in owner.items()
+            if partition.topic in self.topics_of[place := place_of[member_id]]
+        }
+        names_of = list(class_of)
+        self._is_near: dict[TopicPartition, frozenset[_Group]] = {}
+        by_topic = {
+            name: _choose_from(
+                group for group in dict.fromkeys(self.group_of) if name in names_of[group[0]]
+            )
+            for name in {partition.topic for partition in rates}
+        }
+        near_of: dict[tuple[str, frozenset[str]], _Choice] = {}
+        self.everywhere: dict[TopicPartition, _Choice] = {}
+        self.near: dict[TopicPartition, _Choice] = {}
+        self.least_far = 0
+        for partition, weight in self.weight.items():
+            everywhere = by_topic[partition.topic]
+            racks = topics[partition.topic].racks_of(partition.partition)
+            near = near_of.get((partition.topic, racks))
+            if near is None:
+                near = near_of[partition.topic, racks] = _choose_from(
+                    group
+                    for group in everywhere.order
+                    if group[1] is None or not racks or group[1] in racks
+                )
+            if not near.order:
+                self.least_far += weight
+            self.everywhere[partition] = everywhere
+            self.near[partition] = near if near.order else everywhere
+            self._is_near[partition] = near.groups
+        self.limit, self.least = _find_limits(sorted(self.weight.values(), reverse=True), members)
+
+    def is_far(self, partition: TopicPartition, place: int) -> bool:
+        """Whether the member reads the partition from another rack."""
+        return self.group_of[place] not in self._is_near[partition]
+
+
+def _choose_from(groups: Iterable[_Group]) -> _Choice:
+    order = tuple(groups)
+    return _Choice(order, frozenset(order))
+
+
+def _find_limits(weights: Sequence[int], members: Sequence[Subscriber]) -> tuple[float, float]:
+    """What a member should have at most and at least, from the weights in descending order."""
+    if not members:
+        return 0, 0
+    rest, alone = sum(weights), 0
+    while alone < len(members) - 1 and alone < len(weights):
+        if weights[alone] * (len(members) - alone) <= rest:
+            break
+        rest -= weights[alone]
+        alone += 1
+    count = len(members) - alone
+    mean = rest / count
+    bound = mean
+    # Of `size` times as many partitions as members and one more, one member has size + 1.
+    for size in (1, 2, 3):
+        last = alone + size * count
+        if last < len(weights):
+            bound = max(bound, sum(weights[last - size : last + 1]))
+    return max(_MAX_SHARE * mean, _NEAR_BOUND * bound), _MIN_SHARE * mean
+
+
+class _Shares:
+    """The partitions of each member, while they are moved."""
+
+    def __init__(self, scene: _Scene) -> None:
+        self._scene = scene
+        self._weight = scene.weight
+        self._loads = [0] * len(scene.members)
+        self._given: list[dict[TopicPartition, None]] = [{} for _ in scene.members]
+        self._holder: dict[TopicPartition, int] = {}
+        self._lightest: dict[_Group, list[tuple[int, int]]] = {}
+        self._all: list[tuple[int, int]] = []
+        for place, group in enumerate(scene.group_of):
+            self._lightest.setdefault(group, []).append((0, place))
+            self._all.append((0, place))
+
+    def assignment(self) -> Assignment:
+        return {
+            each.member_id: sorted(given)
+            for each, given in zip(self._scene.members, self._given, strict=True)
+        }
+
+    def score(self) -> _Score:
+        scene = self._scene
+        return _Score(
+            sum(round(self._excess(place)) for place in range(len(self._loads))),
+            sum(
+                self._weight[each]
+                for each, place in self._holder.items()
+                if scene.is_far(each, place)
+            ),
+            sum(self._holder[each] != place for each, place in scene.owner.items()),
+        )
+
+    def _excess(self, place: int) -> float:
+        return (
+            max(0.0, self._loads[place] - self._scene.limit) if len(self._given[place]) > 1 else 0.0
+        )
+
+    # changes
+
+    def _put(self, partition: TopicPartition, place: int) -> None:
+        self._given[place][partition] = None
+        self._holder[partition] = place
+        self._add(place, self._weight[partition])
+
+    def _move(self, partition: TopicPartition, place: int) -> None:
+        giver = self._holder[partition]
+        del self._given[giver][partition]
+        self._add(giver, -self._weight[partition])
+        self._put(partition, place)
+
+    def _add(self, place: int, weight: int) -> None:
+        self._loads[place] += weight
+        now = (self._loads[place], place)
+        heappush(self._lightest[self._scene.group_of[place]], now)
+        heappush(self._all, now)
+
+    def _first(self, heap: list[tuple[int, int]]) -> tuple[int, int]:
+        """The lightest member of a heap, without the entries that are no longer true."""
+        while heap[0][0] != self._loads[heap[0][1]]:
+            heappop(heap)
+        return heap[0]
+
+    def _lightest_of(self, choice: _Choice) -> int:
+        if len(choice.order) <= _FEW_GROUPS:
+            return min(self._first(self._lightest[group]) for group in choice.order)[1]
+        passed: list[tuple[int, int]] = []
+        while self._scene.group_of[self._first(self._all)[1]] not in choice.groups:
+            passed.append(heappop(self._all))
+        place = self._all[0][1]
+        for each in dict.fromkeys(passed):
+            heappush(self._all, each)
+        return place
+
+    # the ways
+
+    def keep(self, with_far: bool) -> None:
+        """Members keep what they own; without `with_far` only what is in their racks."""
+        for partition, place in sorted(self._scene.owner.items()):
+            if with_far or not self._scene.is_far(partition, place):
+                self._put(partition, place)
+
+    def settle(self) -> None:
+        scene = self._scene
+        free = [each for each in scene.weight if each not in self._holder]
+        for partition in sorted(free, key=lambda each: (-scene.weight[each], each)):
+            self._put(partition, self._lightest_of(scene.near[partition]))
+        self._level(scene.near)
+        self._level(scene.everywhere)
+        self._feed()
+        self._bring_back()
+
+    # less for those that have too much
+
+    def _level(self, groups: Mapping[TopicPartition, _Choice]) -> None:
+        """Relieve the members that have too much, the heaviest first."""
+        heaviest = [(-load, place) for place, load in enumerate(self._loads)]
+        heapify(heaviest)
+        while heaviest:
+            load, place = heappop(heaviest)
+            if -load != self._loads[place]:
+                continue
+            if -load <= self._scene.limit:
+                break
+            if self._excess(place):
+                for changed in self._relieve(place, groups):
+                    heappush(heaviest, (-self._loads[changed], changed))
+
+    def _relieve(self, giver: int, groups: Mapping[TopicPartition, _Choice]) -> tuple[int, ...]:
+        """Make the heavier of two members lighter. Returns both; nothing if that is impossible."""
+        scene = self._scene
+        takers: dict[int, None] = {}
+        best: tuple[_Rank, int] | None = None
+        for partition in self._given[giver]:
+            choice = groups[partition]
+            candidates = {self._lightest_of(choice)}
+            if choice is not scene.near[partition]:
+                candidates.add(self._lightest_of(scene.near[partition]))
+            owner = scene.owner.get(partition)
+            if owner is not None and scene.group_of[owner] in choice.groups:
+                candidates.add(owner)
+            for taker in sorted(candidates - {giver}):
+                takers[taker] = None
+                rank = self._rank(giver, taker, partition)
+                if rank is not None and (best is None or (rank, taker) < best):
+                    best = rank, taker
+        if best is None or best[0][0] > scene.limit:
+            most = best[0][0] if best is not None else float(self._loads[giver])
+            near = nsmallest(
+                _LIGHTEST_LOOKED_AT, takers, key=lambda each: (self._loads[each], each)
+            )
+            for swap in (self._swap, self._split) if best is None else (self._swap,):
+                for taker in near:
+                    if swap(giver, taker, most, groups):
+                        return giver, taker
+        if best is None:
+            return ()
+        self._move(best[0][-1], best[1])
+        return giver, best[1]
+
+    def _rank(self, giver: int, taker: int, partition: TopicPartition) -> _Rank | None:
+        """The load of the heavier one after the move, its cost, then few bytes; None if it is no
+        better than before."""
+        weight = self._weight[partition]
+        heavier = max(self._loads[giver] - weight, self._loads[taker] + weight)
+        if heavier >= self._loads[giver]:
+            return None
+        return (
+            max(heavier, self._scene.limit),
+            *self._cost(giver, taker, partition),
+            weight,
+            partition,
+        )
+
+    def _cost(self, giver: int, taker: int, partition: TopicPartition) -> tuple[int, int]:
+        """What a move adds to the bytes from other racks, and to the partitions moved."""
+        scene = self._scene
+        owner = scene.owner.get(partition)
+        return (
+            self._weight[partition]
+            * (scene.is_far(partition, taker) - scene.is_far(partition, giver)),
+            (owner == giver) - (owner == taker),
+        )
+
+    def _swap(
+        self,
+        giver: int,
+        taker: int,
+        limit: float,
+        groups: Mapping[TopicPartition, _Choice],
+    ) -> bool:
+        """Swap two partitions so that both members have less than `limit`."""
+        to_taker = self._may_go(giver, taker, groups)
+        to_giver = self._may_go(taker, giver, groups)
+        wanted = (self._loads[giver] - self._loads[taker]) / 2
+        best: tuple[float, tuple[TopicPartition, ...]] | None = None
+        for weight, partition in to_taker:
+            at = bisect_left(to_giver, (weight - wanted,))
+            for other_weight, other in to_giver[max(0, at - 1) : at + 1]:
+                change = weight - other_weight
+                heavier = max(self._loads[giver] - change, self._loads[taker] + change)
+                if heavier < limit and (best is None or heavier < best[0]):
+                    best = heavier, (partition, other)
+        if best is None:
+            return False
+        self._move(best[1][0], taker)
+        self._move(best[1][1], giver)
+        return True
+
+    def _may_go(
+        self,
+        giver: int,
+        taker: int,
+        groups: Mapping[TopicPartition, _Choice],
+    ) -> list[tuple[int, TopicPartition]]:
+        group = self._scene.group_of[taker]
+        return sorted(
+            (self._weight[each], each)
+            for each in self._given[giver]
+            if group in groups[each].groups
+        )
+
+    def _split(
+        self,
+        giver: int,
+        taker: int,
+        limit: float,
+        groups: Mapping[TopicPartition, _Choice],
+    ) -> bool:
+        """Divide the partitions of two members in the best of all ways, if they are few."""
+        to_taker = self._may_go(giver, taker, groups)
+        movable = to_taker + self._may_go(taker, giver, groups)
+        if len(movable) > _MAX_SPLIT:
+            return False
+        fixed = self._loads[giver] - sum(weight for weight, _ in to_taker)
+        total = self._loads[giver] + self._loads[taker]
+        best: tuple[float, int, tuple[tuple[int, TopicPartition], ...]] | None = None
+        for size in range(len(movable) + 1):
+            for chosen in combinations(movable, size):
+                load = fixed + sum(weight for weight, _ in chosen)
+                heavier = max(load, total - load, self._scene.limit)
+                if heavier >= limit or (best is not None and heavier > best[0]):
+                    continue
+                moved = len(movable) - sum(
+                    (self._holder[each] == giver) == ((weight, each) in chosen)
+                    for weight, each in movable
+                )
+                if best is None or (heavier, moved) < best[:2]:
+                    best = heavier, moved, chosen
+        if best is None:
+            return False
+        chosen_set = {each for _, each in best[2]}
+        for _, each in movable:
+            place = giver if each in chosen_set else taker
+            if self._holder[each] != place:
+                self._move(each, place)
+        return True
+
+    # more for those that have too little
+
+    def _feed(self) -> None:
+        """Members that have much less than the others get from the heaviest."""
+        least = self._scene.least
+        hungry = sorted((load, place) for place, load in enumerate(self._loads) if load < least)
+        for _, taker in hungry:
+            while self._loads[taker] < least and self._take(taker):
+                pass
+
+    def _take(self, taker: int) -> bool:
+        scene = self._scene
+        group = scene.group_of[taker]
+        best: tuple[tuple[int, int, int, int, TopicPartition], TopicPartition] | None = None
+        for giver in nlargest(
+            _HEAVIEST_LOOKED_AT, range(len(self._loads)), key=lambda each: self._loads[each]
+        ):
+            if giver == taker:
+                continue
+            for partition in self._given[giver]:
+                weight = self._weight[partition]
+                left, got = self._loads[giver] - weight, self._loads[taker] + weight
+                if group not in scene.near[partition].groups or left <= self._loads[taker]:
+                    continue
+                if got > scene.limit or (left < scene.least and left < got):
+                    continue
+                key = (*self._cost(giver, taker, partition), -left, -weight, partition)
+                if best is None or key < best[0]:
+                    best = key, partition
+        if best is None:
+            return False
+        self._move(best[1], taker)
+        return True
+
+    # few moves
+
+    def _bring_back(self) -> None:
+        """Return partitions to their owners where that makes nobody too heavy or too light."""
+        scene = self._scene
+        for partition, owner in sorted(scene.owner.items()):
+            holder = self._holder[partition]
+            if holder == owner or scene.is_far(partition, owner) > scene.is_far(partition, holder):
+                continue
+            weight = self._weight[partition]
+            if (
+                self._loads[owner] + weight <= scene.limit
+                and self._loads[holder] - weight >= scene.least
+            ):
+                self._move(partition, owner)
+                continue
+            others: Iterable[TopicPartition] = (
+                each
+                for each in self._given[owner]
+                if scene.owner.get(each) != owner
+                and scene.group_of[holder] in scene.everywhere[each].groups
+                and scene.is_far(each, holder) <= scene.is_far(each, owner)
+                and self._fits(owner, weight - self._weight[each])
+                and self._fits(holder, self._weight[each] - weight)
+            )
+            other = min(others, default=None)
+            if other is not None:
+                self._move(partition, owner)
+                self._move(other, holder)
+
+    def _fits(self, place: int, change: int) -> bool:
+        load = self._loads[place] + change
+        return change == 0 or self._scene.least <= load <= self._scene.limit
