@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from trimtab.client.accumulator.table import TableDelivery, TableError
     from trimtab.client.admin import AsyncAdmin
     from trimtab.client.consumer import AsyncConsumer
+    from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
     from trimtab.client.partitioner.partitioning import Partitioning
     from trimtab.client.producer import AsyncProducer
-    from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
     from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
     from trimtab.cluster import Cluster
     from trimtab.errors import (
@@ -78,7 +78,7 @@ _HOMES = {
     "trimtab.client.producer": ("AsyncProducer",),
     "trimtab.client.accumulator.queues_cy": ("Delivery",),
     "trimtab.client.accumulator.table": ("TableDelivery", "TableError"),
-    "trimtab.client.sender.group_offsets": ("ConsumerGroup", "OffsetAndMetadata"),
+    "trimtab.client.group_offsets": ("ConsumerGroup", "OffsetAndMetadata"),
     "trimtab.client.sender.prepared": ("PreparedTransaction", "ProducerIdentity"),
     "trimtab.cluster": ("Cluster",),
     "trimtab.errors": (

@@ -20,10 +20,10 @@ import pytest
 from benchmarks.processes import ApacheKafka
 from tests.kafka import transaction_version
 from trimtab import Admin, ErrorCode, Producer, TopicPartition
+from trimtab.client.group_offsets import ConsumerGroup
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.options import Options
 from trimtab.client.options import PRODUCER
-from trimtab.client.sender.group_offsets import ConsumerGroup
 from trimtab.errors import BrokerError, TransactionError, UsageError
 
 PARTITIONS = 3

@@ -1,7 +1,7 @@
 """The consumer, on one thread.
 
-    with Consumer("127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
-        consumer.assign([("flights", 0), ("flights", 1)])
+    with Consumer("127.0.0.1:9092", group_id="billing") as consumer:
+        consumer.subscribe(["flights"])
         for record in consumer:
             print(record.offset, record.value)
 
@@ -10,20 +10,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random
+from types import TracebackType
+from typing import TypeVar
 
 from trimtab.blocking.face import Face, at_once, like, waits
 from trimtab.client.arguments import Partition, checked_wait_ms
 from trimtab.client.consumer import AsyncConsumer
 from trimtab.client.fetcher.plan import Batches
+from trimtab.client.group.handover import Change, Kind
 from trimtab.client.options import gather_options
+from trimtab.client.subscriber import refuse_awaitable
 from trimtab.records import Record
 from trimtab.runtime.loop_thread import shared
 
+T = TypeVar("T")
+
 
 class Consumer(Face[AsyncConsumer]):
-    """Reads records of assigned partitions. Use it on one thread at a time, like Kafka's own.
+    """Reads the partitions that its group assigns, or those of `assign`. Use it on one thread at a
+    time, like Kafka's own.
 
     Args:
         bootstrap_servers: `host:port, …` of the cluster; also as the option of that name. Or a
@@ -55,6 +63,11 @@ class Consumer(Face[AsyncConsumer]):
     resume = at_once(AsyncConsumer.resume)
     paused = at_once(AsyncConsumer.paused)
     problem = at_once(AsyncConsumer.problem)
+    subscribe = at_once(AsyncConsumer.subscribe)
+    subscription = at_once(AsyncConsumer.subscription)
+    group_metadata = at_once(AsyncConsumer.group_metadata)
+    commit = waits(AsyncConsumer.commit)
+    committed = waits(AsyncConsumer.committed)
     beginning_offsets = waits(AsyncConsumer.beginning_offsets)
     end_offsets = waits(AsyncConsumer.end_offsets)
     offsets_for_times = waits(AsyncConsumer.offsets_for_times)
@@ -62,25 +75,44 @@ class Consumer(Face[AsyncConsumer]):
 
     @like(AsyncConsumer.poll)
     def poll(self, timeout_ms: float = 500, max_records: int | None = None) -> list[Record]:
-        limit, timeout = self._client._limit(max_records), checked_wait_ms("timeout_ms", timeout_ms)
-        self._submit()
-        return self._client._read(limit) or self._client._read(
-            limit if self._await_data(timeout) else 0
-        )
+        consumer = self._client
+        limit, timeout = consumer._limit(max_records), checked_wait_ms("timeout_ms", timeout_ms)
+        return consumer._note_polled(self._next(lambda: consumer._read(limit), timeout) or [])
 
     @like(AsyncConsumer.fetch_batches)
     def fetch_batches(self, timeout_ms: float = 500) -> Batches | None:
         timeout = checked_wait_ms("timeout_ms", timeout_ms)
-        self._submit()
-        batches = self._client._read_batches()
-        if batches is None and self._await_data(timeout):
-            batches = self._client._read_batches()
-        return batches
+        return self._next(self._client._read_batches, timeout)
 
     def __iter__(self) -> Iterator[Record]:
         """Polls for ever: the iterator waits for new records and does not end."""
         while True:
-            yield from self.poll()
+            yield from self._client._iterate(self.poll())
+
+    @like(AsyncConsumer.unsubscribe)
+    def unsubscribe(self) -> None:
+        self._let_go()
+        self._run(AsyncConsumer.unsubscribe, self._client)
+
+    @like(AsyncConsumer.close)
+    def close(self) -> None:
+        self._close_after(has_failed=False)
+
+    @like(AsyncConsumer.__aexit__)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._close_after(has_failed=error is not None)
+
+    def _close_after(self, has_failed: bool) -> None:
+        try:
+            if self._thread.is_usable:
+                self._let_go(has_failed)
+        finally:
+            self._thread.end(self._client._close_after, has_failed)
 
     @like(AsyncConsumer.position)
     def position(self, partition: Partition) -> int:
@@ -88,15 +120,62 @@ class Consumer(Face[AsyncConsumer]):
         known = consumer._known_position(consumer._assigned(partition))
         return self._run(consumer.position, partition) if known is None else known
 
+    def _next(self, read: Callable[[], T], timeout: float) -> T:
+        """What `read` returns, as soon as that is something, or after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            self._settle()
+            self._submit()
+            found = read()
+            if not found and self._await_data(deadline - time.monotonic()):
+                found = read()
+            if found or not self._client._is_woken() or time.monotonic() >= deadline:
+                return found
+
+    def _settle(self) -> None:
+        """Carry out what the group asks for, and commit if it is time."""
+        consumer = self._client
+        while (change := consumer._due_change()) is not None:
+            self._carry_out(change)
+        if (offsets := consumer._take_due_commit()) is not None and consumer._group is not None:
+            self._thread.call_soon(consumer._group.commit_soon, offsets)
+
+    def _carry_out(self, change: Change) -> None:
+        """As the wrapped client's, but with the callbacks on this thread."""
+        consumer = self._client
+        try:
+            if change.kind is Kind.ASSIGNED:
+                consumer._apply(change)
+            elif change.kind is Kind.REVOKED and change.partitions:
+                self._run(AsyncConsumer._commit_before, consumer, change.partitions)
+            refuse_awaitable(consumer._call_back(change))
+        finally:
+            if change.kind is not Kind.ASSIGNED:
+                consumer._apply(change)
+            self._thread.run(AsyncConsumer._acknowledge, consumer)
+
+    def _let_go(self, has_failed: bool = False) -> None:
+        consumer = self._client
+        if consumer._subscription is None:
+            return  # nothing to call back; the wrapped client commits
+        change = Change(Kind.REVOKED, frozenset(consumer.assignment()))
+        self._run(AsyncConsumer._commit_before, consumer, change.partitions, has_failed)
+        try:
+            refuse_awaitable(consumer._call_back(change))
+        finally:
+            consumer._apply(change)
+
     def _submit(self) -> None:
-        assignments = self._client._take_changed_assignments()
-        if assignments is not None:
-            self._thread.call_soon(self._client._fetcher.update, assignments)
+        consumer = self._client
+        subscription = consumer._take_subscription()
+        assignments = consumer._take_changed_assignments()
+        if subscription is not None or assignments is not None:
+            self._thread.call_soon(consumer._pass_on, subscription, assignments)
 
     def _await_data(self, timeout: float) -> bool:
         taken = self._client._take(self._client._fetcher.ready)
         if not taken:
-            self._thread.run(self._client._fetcher.wait, timeout)
+            self._thread.run(self._client._fetcher.wait, timeout, self._client._is_woken)
             taken = self._client._take(self._client._fetcher.ready)
         if taken:
             self._thread.call_soon(self._client._fetcher.drained, taken)

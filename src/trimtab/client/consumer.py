@@ -1,7 +1,7 @@
-"""`AsyncConsumer`, on an event loop: reads the records of assigned partitions.
+"""`AsyncConsumer`, on an event loop: reads the partitions that its group, or the user, assigns.
 
-    async with AsyncConsumer("127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
-        consumer.assign([("flights", 0), ("flights", 1)])
+    async with AsyncConsumer("127.0.0.1:9092", group_id="billing") as consumer:
+        consumer.subscribe(["flights"])
         async for record in consumer:
             print(record.offset, record.value)
 
@@ -10,9 +10,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from functools import partial
+from inspect import isawaitable
 from random import Random
+from types import TracebackType
+from typing import TypeVar, cast
 
 from trimtab.client.arguments import (
     Partition,
@@ -33,18 +37,28 @@ from trimtab.client.fetcher.offsets import (
     found_or_none,
     isolation_of,
 )
-from trimtab.client.fetcher.plan import Batches, FetchOptions
-from trimtab.client.fetcher.reader import Reader
+from trimtab.client.fetcher.plan import Assignment, Batches, FetchOptions
+from trimtab.client.group.assignors.factory import make_assignors
+from trimtab.client.group.assignors.protocol import Assignor
+from trimtab.client.group.group import Group
+from trimtab.client.group.handover import Change, Kind
+from trimtab.client.group.membership import MemberOptions
+from trimtab.client.group.subscription import Topics
+from trimtab.client.group_offsets import OffsetAndMetadata, checked_offsets
+from trimtab.client.network.options import Options
 from trimtab.client.network.session import Session
-from trimtab.client.options import CONSUMER, client_options
+from trimtab.client.options import consumer_options
+from trimtab.client.subscriber import Subscriber
 from trimtab.errors import KafkaError
 from trimtab.records import Record, TopicPartition
 from trimtab.wire.fetch_limits import FetchLimits
 from trimtab.wire.sentinels import EARLIEST, LATEST
 
+T = TypeVar("T")
 
-class AsyncConsumer(Reader, AsyncClient):
-    """Reads records of assigned partitions, on an event loop. Use it in one task at a time.
+
+class AsyncConsumer(Subscriber, AsyncClient):
+    """Reads records, on an event loop. Use it in one task at a time.
 
     Records are decoded on the loop, by the task that polls.
 
@@ -60,13 +74,15 @@ class AsyncConsumer(Reader, AsyncClient):
         random: Random | None = None,
         **options: object,
     ) -> None:
-        checked = client_options(CONSUMER, bootstrap_servers, options)
+        checked = consumer_options(bootstrap_servers, options)
+        assignors = _assignors(checked)
         session = Session(checked, random or Random())
         self._isolation = isolation_of(checked)
         self._offsets = Offsets(session)
-        self._fetcher = fetcher = _make_fetcher(session, self._offsets)
-        Reader.__init__(self, session)
-        AsyncClient.__init__(self, session, partial(_close, fetcher, session))
+        group = _make_group(session, assignors)
+        fetcher = _make_fetcher(session, self._offsets, group)
+        Subscriber.__init__(self, session, fetcher, group)
+        AsyncClient.__init__(self, session, partial(_close, fetcher, group, session))
 
     async def poll(self, timeout_ms: float = 500, max_records: int | None = None) -> list[Record]:
         """The next records, in the order of their offsets within each partition.
@@ -75,18 +91,21 @@ class AsyncConsumer(Reader, AsyncClient):
         or an empty list after `timeout_ms`. An empty list comes earlier if a fetch brought only
         transaction markers.
 
+        After `subscribe`, it also joins the group and calls the callbacks. With
+        `enable.auto.commit` it commits the offsets of the records that earlier polls returned.
+
         Args:
             max_records: how many at most; `max.poll.records` if None.
 
         Raises:
-            BrokerError: a broker refuses a partition with an error that is not retriable, or the
-                position is not in the log and `auto.offset.reset` is none.
+            BrokerError: a broker refuses a partition, or the group's coordinator the member, with
+                an error that is not retriable; or the position is not in the log and
+                `auto.offset.reset` is none.
             CorruptData: a batch is damaged; the position stays before it.
             UsageError: no partition is assigned, or one has no position to begin at.
         """
         limit, timeout = self._limit(max_records), checked_wait_ms("timeout_ms", timeout_ms)
-        self._submit()
-        return self._read(limit) or self._read(limit if await self._await_data(timeout) else 0)
+        return self._note_polled(await self._next(lambda: self._read(limit), timeout) or [])
 
     async def fetch_batches(self, timeout_ms: float = 500) -> Batches | None:
         """The next record batches of one partition: checked, but not decoded.
@@ -97,17 +116,69 @@ class AsyncConsumer(Reader, AsyncClient):
         `max.partition.fetch.bytes`, or a single larger batch.
         """
         timeout = checked_wait_ms("timeout_ms", timeout_ms)
-        self._submit()
-        batches = self._read_batches()
-        if batches is None and await self._await_data(timeout):
-            batches = self._read_batches()
-        return batches
+        return await self._next(self._read_batches, timeout)
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Polls for ever: the iterator waits for new records and does not end."""
         while True:
-            for record in await self.poll():
+            for record in self._iterate(await self.poll()):
                 yield record
+
+    async def unsubscribe(self) -> None:
+        """Leave the group, and read nothing. Commits first, with `enable.auto.commit`."""
+        await self._let_go()
+        if self._group is not None:
+            await self._group.leave("the consumer has unsubscribed")
+        self._forget_subscription()
+
+    async def commit(
+        self, offsets: Mapping[Partition, int | OffsetAndMetadata] | None = None
+    ) -> None:
+        """Store offsets as the group's, from which its members go on reading.
+
+        Args:
+            offsets: the offset of the next record to read, by partition. None: those of all records
+                that polls have returned; in an iteration, up to the present record.
+
+        Raises:
+            BrokerError: the group has given the partitions to other members: what was read since
+                the last commit will be read again.
+            Unavailable: no answer within `default.api.timeout.ms`.
+        """
+        group = self._needed_group("commit")
+        await group.commit(self._processed() if offsets is None else checked_offsets(offsets))
+
+    async def committed(
+        self, partitions: Iterable[Partition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The offsets that the group has committed; None where it has committed none."""
+        wanted = checked_partitions(partitions)
+        found = await self._needed_group("committed").committed(wanted)
+        return {partition: found.get(partition) for partition in wanted}
+
+    async def close(self) -> None:
+        """Commit, with `enable.auto.commit`; leave the group; close the connections.
+
+        Closing again does nothing.
+        """
+        await self._close_after(has_failed=False)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close. After an error the records of the last poll are not committed: the application
+        may not have processed them."""
+        await self._close_after(has_failed=error is not None)
+
+    async def _close_after(self, has_failed: bool) -> None:
+        if not self._session.is_closed:
+            try:
+                await self._let_go(has_failed)
+            finally:
+                await AsyncClient.close(self)
 
     async def position(self, partition: Partition) -> int:
         """The offset of the next record that `poll` will return from a partition.
@@ -166,15 +237,92 @@ class AsyncConsumer(Reader, AsyncClient):
         """
         return self._fetcher.problem(checked_partition(partition))
 
+    async def _next(self, read: Callable[[], T], timeout: float) -> T:
+        """What `read` returns, as soon as that is something, or after `timeout` seconds."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            await self._settle()
+            self._submit()
+            found = read()
+            if not found and await self._await_data(deadline - loop.time()):
+                found = read()
+            if found or not self._is_woken() or loop.time() >= deadline:
+                return found
+
+    async def _settle(self) -> None:
+        """Carry out what the group asks for, and commit if it is time."""
+        while (change := self._due_change()) is not None:
+            await self._carry_out(change)
+        if (offsets := self._take_due_commit()) is not None and self._group is not None:
+            self._group.commit_soon(offsets)
+
+    async def _carry_out(self, change: Change) -> None:
+        try:
+            if change.kind is Kind.ASSIGNED:
+                self._apply(change)
+            elif change.kind is Kind.REVOKED and change.partitions:
+                await self._commit_before(change.partitions)
+            result = self._call_back(change)
+            if isawaitable(result):
+                await result
+        finally:
+            if change.kind is not Kind.ASSIGNED:
+                self._apply(change)
+            await self._acknowledge()
+
+    async def _commit_before(
+        self, partitions: Collection[TopicPartition], has_failed: bool = False
+    ) -> None:
+        """Commit automatically before partitions are given up. A failure is logged: the records
+        will be read again."""
+        group = self._group
+        if group is None or not self._commits_by_itself:
+            return
+        offsets = {
+            partition: offset
+            for partition, offset in self._processed(has_failed).items()
+            if partition in partitions
+        }
+        await group.commit_automatically(offsets)
+
+    async def _let_go(self, has_failed: bool = False) -> None:
+        """Give up all partitions."""
+        change = Change(Kind.REVOKED, frozenset(self._assignments))
+        await self._commit_before(change.partitions, has_failed)
+        try:
+            if self._subscription is not None:
+                result = self._call_back(change)
+                if isawaitable(result):
+                    await result
+        finally:
+            self._apply(change)
+
+    async def _acknowledge(self) -> None:
+        if self._group is not None:
+            self._group.handover.carried_out()
+
     def _submit(self) -> None:
+        subscription = self._take_subscription()
         assignments = self._take_changed_assignments()
+        if subscription is not None or assignments is not None:
+            self._pass_on(subscription, assignments)
+
+    def _pass_on(
+        self, subscription: Topics | None, assignments: dict[TopicPartition, Assignment] | None
+    ) -> None:
+        """Pass what has changed to the group and to the fetcher."""
+        if self._group is not None:
+            self._group.begin_committing()
+            if subscription is not None:
+                self._group.subscribe(subscription)
         if assignments is not None:
             self._fetcher.update(assignments)
 
     async def _await_data(self, timeout: float) -> bool:
         taken = self._take(self._fetcher.ready)
         if not taken:
-            await self._fetcher.wait(timeout)
+            await self._fetcher.wait(timeout, self._is_woken)
             taken = self._take(self._fetcher.ready)
         if taken:
             self._fetcher.drained(taken)
@@ -188,9 +336,35 @@ class AsyncConsumer(Reader, AsyncClient):
         return await self._offsets.find(wanted, session.timeout, self._isolation)
 
 
-def _make_fetcher(session: Session, offsets: Offsets) -> Fetcher:
+def _assignors(options: Options) -> list[Assignor] | None:
+    """What a classic member offers; None if the coordinator assigns."""
+    if options.text("group.protocol") == "consumer":
+        return None
+    return make_assignors(cast(tuple[str, ...], options["partition.assignment.strategy"]))
+
+
+def _make_group(session: Session, assignors: list[Assignor] | None) -> Group | None:
     options = session.options
-    return Fetcher(
+    if options["group.id"] is None:
+        return None
+    return Group(
+        session,
+        MemberOptions(
+            group_id=options.text("group.id"),
+            instance_id=cast(str | None, options["group.instance.id"]),
+            session=options.seconds("session.timeout.ms"),
+            heartbeat=options.seconds("heartbeat.interval.ms"),
+            poll_interval=options.seconds("max.poll.interval.ms"),
+            rack=options.text("client.rack") or None,
+            server_assignor=cast(str | None, options["group.remote.assignor"]),
+        ),
+        assignors,
+    )
+
+
+def _make_fetcher(session: Session, offsets: Offsets, group: Group | None) -> Fetcher:
+    options = session.options
+    fetcher = Fetcher(
         session.connections,
         session.metadata,
         offsets,
@@ -211,7 +385,11 @@ def _make_fetcher(session: Session, offsets: Offsets) -> Fetcher:
             replica_max_age=options.seconds("metadata.max.age.ms"),
         ),
         session.random,
+        None if group is None else group.committed_offsets,
     )
+    if group is not None:
+        group.handover.on_due = fetcher.wake
+    return fetcher
 
 
 def _checked_times(timestamps: object) -> dict[TopicPartition, int]:
@@ -226,6 +404,8 @@ def _offsets(found: Mapping[TopicPartition, OffsetAndTimestamp]) -> dict[TopicPa
     return {partition: offset.offset for partition, offset in found.items()}
 
 
-async def _close(fetcher: Fetcher, session: Session) -> None:
+async def _close(fetcher: Fetcher, group: Group | None, session: Session) -> None:
     await fetcher.close()
+    if group is not None:
+        await group.close()
     await session.close()

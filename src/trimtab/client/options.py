@@ -8,8 +8,18 @@ from typing import cast
 from trimtab.client.network.bootstrap import checked_servers
 from trimtab.client.network.connection_options import connection_options, milliseconds
 from trimtab.client.network.options import Options
-from trimtab.client.network.refused_options import FOREIGN, NO_GROUPS, NO_OPS, REFUSED
-from trimtab.config import BOOLEAN, INT, INT_MAX, LONG, STRING, Option, OptionTable, Range
+from trimtab.client.network.refused_options import FOREIGN, NO_OPS, REFUSED
+from trimtab.config import (
+    BOOLEAN,
+    INT,
+    INT_MAX,
+    LIST,
+    LONG,
+    STRING,
+    Option,
+    OptionTable,
+    Range,
+)
 from trimtab.errors import UsageError
 
 PRODUCER = OptionTable(
@@ -226,7 +236,28 @@ CONSUMER = OptionTable(
             "Where to begin reading without a position: earliest, latest, or none (an error).",
             ("earliest", "latest", "none"),
         ),
+        Option(
+            "auto.commit.interval.ms",
+            INT,
+            5000,
+            "How often offsets are committed automatically.",
+            Range(0),
+            "ms",
+        ),
         Option("check.crcs", BOOLEAN, True, "Whether the checksum of each batch is verified."),
+        Option(
+            "enable.auto.commit",
+            BOOLEAN,
+            True,
+            "With group.id: whether poll, rebalances and close commit the offsets of the records"
+            " that earlier polls returned.",
+        ),
+        Option(
+            "exclude.internal.topics",
+            BOOLEAN,
+            True,
+            "Whether an expression given to subscribe never matches internal topics.",
+        ),
         Option(
             "fetch.max.bytes",
             INT,
@@ -248,6 +279,42 @@ CONSUMER = OptionTable(
             "bytes",
         ),
         Option(
+            "group.id",
+            STRING,
+            None,
+            "The consumer's group: who shares the partitions of topics, and commits offsets.",
+        ),
+        Option(
+            "group.instance.id",
+            STRING,
+            None,
+            "The name of a static member: it keeps its partitions when it restarts in time.",
+            kip="KIP-345",
+        ),
+        Option(
+            "group.protocol",
+            STRING,
+            "classic",
+            "Who assigns the partitions: a member (classic), or the coordinator (consumer).",
+            ("classic", "consumer"),
+            kip="KIP-848",
+        ),
+        Option(
+            "group.remote.assignor",
+            STRING,
+            None,
+            "With group.protocol=consumer: the coordinator's way of assigning, such as uniform.",
+            kip="KIP-848",
+        ),
+        Option(
+            "heartbeat.interval.ms",
+            INT,
+            3000,
+            "How often a member of a classic group tells the coordinator that it lives.",
+            Range(1),
+            "ms",
+        ),
+        Option(
             "isolation.level",
             STRING,
             "read_uncommitted",
@@ -264,6 +331,15 @@ CONSUMER = OptionTable(
             "bytes",
             "KIP-74",
         ),
+        Option(
+            "max.poll.interval.ms",
+            INT,
+            300_000,
+            "A member that does not poll for this long loses its partitions.",
+            Range(1),
+            "ms",
+            "KIP-62",
+        ),
         Option("max.poll.records", INT, 500, "The most records of one poll.", Range(1)),
         milliseconds(
             "default.api.timeout.ms",
@@ -272,23 +348,26 @@ CONSUMER = OptionTable(
             kip="KIP-266",
             type=INT,
         ),
+        Option(
+            "partition.assignment.strategy",
+            LIST,
+            ("range", "cooperative-sticky"),
+            "The ways of assigning that a member of a classic group offers, the preferred one"
+            " first: range, roundrobin, sticky, cooperative-sticky, load.",
+            kip="KIP-429",
+        ),
+        Option(
+            "session.timeout.ms",
+            INT,
+            45_000,
+            "A member of a classic group that is silent for this long is removed.",
+            Range(1),
+            "ms",
+        ),
     ),
     {
         **REFUSED,
-        **dict.fromkeys(
-            (
-                "auto.commit.interval.ms",
-                "enable.auto.commit",
-                "group.",
-                "heartbeat.interval.ms",
-                "max.poll.interval.ms",
-                "partition.assignment.strategy",
-                "session.timeout.ms",
-            ),
-            NO_GROUPS,
-        ),
         "allow.auto.create.topics": "consumers create no topics; create them with Admin",
-        "exclude.internal.topics": "partitions are assigned by name; leave it out",
     },
     NO_OPS,
     FOREIGN,
@@ -387,6 +466,45 @@ def producer_options(
     _adjust_idempotence(options)
     _adjust_delivery_timeout(options)
     return options, custom
+
+
+def consumer_options(
+    bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None,
+    named: Mapping[str, object],
+) -> Options:
+    """The checked options of a consumer.
+
+    Raises:
+        UsageError: as for `Options`, or options of its group that contradict each other.
+    """
+    options = client_options(CONSUMER, bootstrap_servers, named)
+    if options["group.id"] is None:
+        for name in ("group.instance.id", "group.remote.assignor"):
+            if name in options.given:
+                raise UsageError(f"{name}={options[name]!r} needs a group.id; set one")
+        return options
+    for name in ("group.id", "group.instance.id"):
+        if options[name] == "":
+            raise UsageError(f"consumer option {name}='': must not be empty; leave it out instead")
+    classic = ("heartbeat.interval.ms", "partition.assignment.strategy", "session.timeout.ms")
+    if options.text("group.protocol") == "consumer":
+        for name in classic:
+            if name in options.given:
+                raise UsageError(
+                    f"{name} and group.protocol=consumer contradict each other: the coordinator"
+                    " decides; leave one of the two out"
+                )
+    elif "group.remote.assignor" in options.given:
+        raise UsageError(
+            "group.remote.assignor needs group.protocol=consumer; set that, or use"
+            " partition.assignment.strategy"
+        )
+    elif options.integer("heartbeat.interval.ms") >= options.integer("session.timeout.ms"):
+        raise UsageError(
+            f"heartbeat.interval.ms={options.integer('heartbeat.interval.ms')} must be less than"
+            f" session.timeout.ms={options.integer('session.timeout.ms')}; a third of it is usual"
+        )
+    return options
 
 
 _MAX_IN_FLIGHT = 5

@@ -22,12 +22,12 @@ from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.accumulator.table import Column, TableDelivery, TableSend, columns_of
 from trimtab.client.arguments import checked_flag, checked_seconds, checked_topic
 from trimtab.client.async_client import AsyncClient, Close
+from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.metrics_cy import Snapshot
 from trimtab.client.network.coordinator import CoordinatorKind
 from trimtab.client.options import producer_options
 from trimtab.client.partitioner.partitioning import Partitioning
 from trimtab.client.producer_core import Core, grace_after, is_beyond_abort
-from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.sender.prepared import (
     PreparedTransaction,
     ProducerIdentity,

@@ -72,6 +72,11 @@ class LoopThread:
         return self not in self._engine.holds
 
     @property
+    def is_usable(self) -> bool:
+        """Whether this hold was not released, in the process that made it."""
+        return not self.is_released and not self._engine.is_forked
+
+    @property
     def name(self) -> str:
         return self._engine.thread.name
 

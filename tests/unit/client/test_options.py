@@ -17,6 +17,7 @@ from trimtab.client.options import (
     ADMIN,
     CONSUMER,
     PRODUCER,
+    consumer_options,
     gather_options,
     producer_options,
 )
@@ -326,9 +327,7 @@ def test_meaningless_values_are_refused(given: dict[Any, object], why: str) -> N
             PRODUCER,
             {"key.serializer": "org.apache.kafka.common.serialization.ByteArraySerializer"},
         ),
-        (CONSUMER, {"enable_auto_commit": False}),
-        (CONSUMER, {"group_id": None}),
-        (CONSUMER, {"session.timeout.ms": 45000}),
+        (CONSUMER, {"allow_auto_create_topics": False}),
         (ADMIN, {"retries": INT_MAX}),
     ],
     ids=str,
@@ -345,8 +344,7 @@ def test_a_refused_option_that_asks_for_nothing_is_taken(
         (PRODUCER, {"interceptor.classes": ["a.B"]}, "wrap send"),
         (PRODUCER, {"enable.metrics.push": True}, "KIP-714"),
         (PRODUCER, {"value_serializer": str.encode}, "bytes"),
-        (CONSUMER, {"enable.auto.commit": True}, "consumer groups"),
-        (CONSUMER, {"group_id": "g"}, "consumer groups"),
+        (CONSUMER, {"allow.auto.create.topics": True}, "Admin"),
         (ADMIN, {"retries": 3}, r"default\.api\.timeout\.ms"),
         (PRODUCER, {"unheard_of": None}, "unknown producer option"),
     ],
@@ -570,7 +568,21 @@ def test_no_secret_is_shown() -> None:
         options(sasl_password=b"s3cret")
 
 
-@pytest.mark.parametrize("name", ["group.id", "enable.auto.commit", "session.timeout.ms"])
-def test_options_of_groups_are_refused_with_the_way_around(name: str) -> None:
-    with pytest.raises(UsageError, match=r"groups are not built yet; assign partitions"):
-        options(CONSUMER, **{name: "x"})
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"group_instance_id": "i"}, "needs a group.id"),
+        ({"group_remote_assignor": "uniform"}, "needs a group.id"),
+        ({"group_id": ""}, "must not be empty"),
+        ({"group_id": "g", "group_instance_id": ""}, "must not be empty"),
+        ({"group_id": "g", "group_protocol": "consumer", "session_timeout_ms": 9}, "coordinator"),
+        ({"group_id": "g", "group_remote_assignor": "uniform"}, "group.protocol=consumer"),
+        ({"group_id": "g", "heartbeat_interval_ms": 9, "session_timeout_ms": 9}, "less than"),
+        ({"group_id": "g", "group_protocol": "streams"}, "classic"),
+        ({"group_id": "g", "enable_auto_commit": 7}, "enable.auto.commit"),
+    ],
+    ids=str,
+)
+def test_options_of_groups_that_contradict_each_other(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(why)):
+        consumer_options("127.0.0.1:9092", given)

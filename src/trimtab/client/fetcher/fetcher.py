@@ -12,16 +12,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from random import Random
-from typing import Final
+from typing import Final, TypeAlias
 
 from trimtab.client.fetcher.offsets import Offsets
-from trimtab.client.fetcher.plan import Assignment, Fetched, FetchOptions, FetchPlan, PartitionFetch
+from trimtab.client.fetcher.plan import (
+    COMMITTED,
+    Assignment,
+    Fetched,
+    FetchOptions,
+    FetchPlan,
+    PartitionFetch,
+)
 from trimtab.client.network.connection import Connection
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.metadata import ZERO_UUID, Metadata
-from trimtab.errors import BrokerError, KafkaError, Unavailable
+from trimtab.errors import BrokerError, KafkaError, Unavailable, UsageError
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from trimtab.wire.sentinels import CONSUMER, FINAL_EPOCH, NO_EPOCH, NO_LEADER, NO_SESSION
@@ -29,6 +36,10 @@ from trimtab.wire.sentinels import CONSUMER, FINAL_EPOCH, NO_EPOCH, NO_LEADER, N
 logger = logging.getLogger("trimtab.client")
 
 _LAST_VERSION_WITH_NAMES: Final = 12
+Committed: TypeAlias = Callable[
+    [Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]
+]
+"""Returns the offsets that a group has committed; a partition without one is missing."""
 
 
 class Fetcher:
@@ -37,6 +48,9 @@ class Fetcher:
     Attributes:
         ready: results for the consumer, oldest first. It may take them on another thread, and then
             passes them to `drained`.
+
+    Args:
+        committed: the offsets at which a consumer with a group begins.
     """
 
     def __init__(
@@ -46,11 +60,13 @@ class Fetcher:
         offsets: Offsets,
         options: FetchOptions,
         random: Random,
+        committed: Committed | None = None,
     ) -> None:
         self._connections = connections
         self._metadata = metadata
         self._offsets = offsets
         self._options = options
+        self._committed = committed
         self._plan = FetchPlan(options, random)
         self.ready: deque[Fetched] = deque()
         self._busy: set[int] = set()
@@ -73,14 +89,23 @@ class Fetcher:
         self._plan.drain(fetched)
         self._act_soon()
 
-    async def wait(self, timeout: float) -> None:
-        """Return when a result is ready, or after `timeout` seconds."""
+    async def wait(self, timeout: float, is_enough: Callable[[], bool] = lambda: False) -> None:
+        """Return when a result is ready, when `wake` is called and it is enough, or after
+        `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
-                while not self._is_something_ready():
+                while not self._is_something_ready() and not is_enough():
                     await self._next_arrival()
         except TimeoutError:
             return
+
+    def wake(self) -> None:
+        """Have a waiting consumer look whether it has waited enough."""
+        self._arrive(())
+
+    def origin(self, partition: TopicPartition, epoch: int) -> int:
+        """The first offset of a partition's epoch; -1 while it is not looked up."""
+        return self._plan.origin(partition, epoch)
 
     async def locate(self, partition: TopicPartition, timeout: float) -> int:
         """The first offset of a partition's epoch; waits until it is looked up.
@@ -259,13 +284,44 @@ class Fetcher:
     async def _look_up(self, due: Mapping[PartitionFetch, int]) -> None:
         wanted = {fetch.partition: at for fetch, at in due.items()}
         try:
+            begin = await self._begin_at_committed(wanted)
             found = await self._offsets.find(
                 wanted, self._options.lookup_timeout, self._options.isolation
             )
         except KafkaError as error:
             self._report([fetch.partition for fetch in due if self._plan.is_open(fetch)], error)
         else:
+            begin.update((partition, offset.offset) for partition, offset in found.items())
             for fetch in due:
-                self._plan.locate(fetch, found[fetch.partition].offset)
+                if fetch.partition in begin:
+                    self._plan.locate(fetch, begin[fetch.partition])
             self._arrive(())
         self._act_soon()
+
+    async def _begin_at_committed(
+        self, wanted: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """The committed offsets of those in `wanted` that begin there.
+
+        They are taken out of `wanted`; those without one get the time of `auto.offset.reset`.
+        """
+        of_group = [partition for partition, at in wanted.items() if at == COMMITTED]
+        if not of_group or self._committed is None:
+            return {}
+        begin = dict(await self._committed(of_group))
+        for partition in of_group:
+            if partition in begin or self._options.reset is None:
+                del wanted[partition]
+            else:
+                wanted[partition] = self._options.reset
+        if self._options.reset is None:
+            missing = [partition for partition in of_group if partition not in begin]
+            for partition in missing:
+                self._report(
+                    [partition],
+                    UsageError(
+                        f"the group has committed no offset of {partition}, and"
+                        " auto.offset.reset=none; commit one, seek() to one, or set another reset"
+                    ),
+                )
+        return begin

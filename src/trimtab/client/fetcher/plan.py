@@ -31,6 +31,8 @@ from trimtab.wire.sentinels import NO_BROKER, NO_LEADER
 
 logger = logging.getLogger("trimtab.client")
 
+COMMITTED: Final = -5
+"""Begin at the offset that the group has committed. No offset, nor a time of ListOffsets."""
 NO_END: Final = 2**63 - 1
 """The `end` of a partition that is read for ever."""
 
@@ -66,7 +68,7 @@ class Assignment(NamedTuple):
 
     Attributes:
         epoch: changes with each seek; batches that were fetched under another epoch are dropped.
-        start: an offset, or `EARLIEST` or `LATEST`.
+        start: an offset, or `EARLIEST`, `LATEST` or `COMMITTED`.
         is_paused: whether the partition is not fetched for now.
         end: where reading stops: nothing is fetched from this offset on.
     """
@@ -235,10 +237,12 @@ class FetchPlan:
         """Whether the partition still has this epoch and offset, so that an answer counts."""
         return self._current(fetch) is not None
 
-    def origin(self, partition: TopicPartition) -> int:
+    def origin(self, partition: TopicPartition, epoch: int | None = None) -> int:
         """The first offset of a partition's epoch; -1 until it is looked up."""
         state = self._states.get(partition)
-        return NO_OFFSET if state is None else state.origin
+        if state is None or epoch not in (None, state.epoch):
+            return NO_OFFSET
+        return state.origin
 
     def is_current(self, fetched: Fetched) -> bool:
         """Whether the partition is still assigned, under the same epoch."""

@@ -100,6 +100,9 @@ class Reader:
         self._pending: deque[_Chunk | Fetched] = deque()
         self._epoch = 0
         self._has_changed = False
+        self._begin = _NO_POSITION if self._reset is None else self._reset
+        """Where a partition begins to which nobody has sought."""
+        self._may_be_empty = False
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Read exactly these partitions from now on; an empty list stops reading.
@@ -107,14 +110,14 @@ class Reader:
         A partition that was assigned before keeps its position; a new one begins at the offset
         given to `seek`, or else by `auto.offset.reset`.
         """
-        wanted = checked_partitions(partitions)
+        self._replace(checked_partitions(partitions))
+
+    def _replace(self, wanted: Iterable[TopicPartition]) -> None:
         kept = {partition: self._assignments.get(partition) for partition in wanted}
         self._positions = {p: at for p, at in self._positions.items() if p in kept}
         self._assignments = {}
         for partition, assignment in kept.items():
-            self._assignments[partition] = assignment or self._new_assignment(
-                _NO_POSITION if self._reset is None else self._reset
-            )
+            self._assignments[partition] = assignment or self._new_assignment(self._begin)
         self._has_changed = True
 
     def assignment(self) -> set[TopicPartition]:
@@ -187,7 +190,7 @@ class Reader:
         """The assignments, if they changed since they were last passed to the fetcher."""
         if self._session.is_closed:
             self._session.check_open()
-        if not self._assignments:
+        if not self._assignments and not self._may_be_empty:
             raise UsageError("the consumer has no partitions; assign() some first")
         if not self._has_changed:
             return None

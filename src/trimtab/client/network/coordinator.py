@@ -58,6 +58,7 @@ class CoordinatorLink:
     Args:
         key: a group's id or a transactional id.
         backoff: between attempts.
+        finder: connections over which to ask which broker the coordinator is; the same if None.
 
     Attributes:
         trouble: the last error of the request that is being repeated; None without an error.
@@ -70,9 +71,11 @@ class CoordinatorLink:
         key: str,
         backoff: Backoff,
         random: Random,
+        finder: Connections | None = None,
     ) -> None:
         self.trouble: KafkaError | None = None
         self._connections = connections
+        self._finder = finder or connections
         self._kind = kind
         self._key = key
         self._backoff = backoff
@@ -91,6 +94,12 @@ class CoordinatorLink:
         """The cluster's level of a feature (`Connection.feature`); 0 before the first request."""
         return 0 if self._connection is None else self._connection.feature(name)
 
+    def disconnect(self) -> None:
+        """Close the connection: a request that waits for others at the coordinator holds up all
+        that follow it on the same connection."""
+        if self._connection is not None:
+            self._connection.close()
+
     async def ask(
         self,
         request: type[Request[Response]],
@@ -98,6 +107,7 @@ class CoordinatorLink:
         judge: Callable[[Response], Verdict],
         *,
         at_most: int | None = None,
+        timeout: float | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> Response:
         """Send a request until the coordinator has carried it out; returns that response.
@@ -107,6 +117,7 @@ class CoordinatorLink:
             make: the request, for a version.
             judge: the error of a response: ErrorCode.NONE if all of the request was carried out.
             at_most: the newest version to use; None for the newest that both speak.
+            timeout: seconds to wait for each response; `request.timeout.ms` if None.
             check: called before each attempt; raises if the request is no longer wanted.
 
         Raises:
@@ -121,7 +132,7 @@ class CoordinatorLink:
                 try:
                     connection = await self._connect()
                     version = connection.version_of(request, at_most)
-                    response = await connection.request(make(version), version)
+                    response = await connection.request(make(version), version, timeout)
                     code, subject = judge(response)
                     if code is ErrorCode.NONE:
                         return response
@@ -150,7 +161,7 @@ class CoordinatorLink:
         return self._connection
 
     async def _find(self) -> int:
-        connection = await self._connections.connect_any()
+        connection = await self._finder.connect_any()
         if self._kind is CoordinatorKind.TRANSACTION and not connection.serves(EndTxnRequest):
             raise BrokerError(
                 ErrorCode.UNSUPPORTED_VERSION,

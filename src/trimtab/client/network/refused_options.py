@@ -58,16 +58,11 @@ _BYTES = tuple(
 
 NO_OPS = {
     "allow.auto.create.topics": ("false",),
-    "auto.commit.interval.ms": ("5000",),
     "bootstrap.resolve.timeout.ms": ("0",),
     "buffer.memory.allocation.strategy": ("incremental",),
-    "enable.auto.commit": ("false",),
     "enable.metrics.push": ("false",),
-    "exclude.internal.topics": ("true",),
-    "heartbeat.interval.ms": ("3000",),
     "key.deserializer": _BYTES,
     "key.serializer": _BYTES,
-    "max.poll.interval.ms": ("300000",),
     "metadata.cluster.check.enable": ("false",),
     "metrics.recording.level": ("info", "debug", "trace"),
     "retries": ("2147483647",),
@@ -88,7 +83,6 @@ NO_OPS = {
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": ("100",),
     "sasl.oauthbearer.scope.claim.name": ("scope",),
     "sasl.oauthbearer.sub.claim.name": ("sub",),
-    "session.timeout.ms": ("45000",),
     "ssl.keymanager.algorithm": ("sunx509",),
     "ssl.protocol": ("tls", "tlsv1.2", "tlsv1.3"),
     "ssl.trustmanager.algorithm": ("pkix",),
@@ -99,7 +93,6 @@ NO_OPS = {
 configuration that spells them out moves over as it is. Not there: a default that asks for what
 is not built, such as `enable.metrics.push=true`."""
 
-NO_GROUPS = "consumer groups are not built yet; assign partitions with assign()"
 _METRICS = "a producer has metrics(); read it when you want to"
 _ON_DELIVERY = "give on_delivery to send, or call add_done_callback of what send returns"
 _PEM_FILE = "one PEM file with the private key and the certificates, as ssl.keystore.location"
@@ -124,7 +117,7 @@ FOREIGN = {
     "debug": _LOG,
     "delivery.report.only.error": _ON_DELIVERY,
     "dr.cb": _ON_DELIVERY,
-    "enable.auto.offset.store": NO_GROUPS,
+    "enable.auto.offset.store": "set enable.auto.commit=false, and commit() offsets",
     "enable.partition.eof": "compare position() with end_offsets()",
     "enable.ssl.certificate.verification": (
         "certificates are always verified; name the one to trust in ssl.truststore.location"

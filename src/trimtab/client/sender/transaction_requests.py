@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from random import Random
 
+from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink, Verdict
-from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.sender.prepared import OLDER_END_TXN, ProducerIdentity, verdict_of
 from trimtab.errors import BrokerError, ErrorCode, error_code
 from trimtab.records import TopicPartition

@@ -40,14 +40,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from trimtab.client.network.backoff import Backoff
-from trimtab.client.network.connections import Connections
-from trimtab.client.sender.group_offsets import (
+from trimtab.client.group_offsets import (
     ConsumerGroup,
     OffsetAndMetadata,
     checked_group,
     checked_offsets,
 )
+from trimtab.client.network.backoff import Backoff
+from trimtab.client.network.connections import Connections
 from trimtab.client.sender.identity import Identity
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity, checked_identity
 from trimtab.client.sender.transaction_requests import MemberUnsupported, TransactionRequests

@@ -41,6 +41,7 @@ from trimtab.wire.messages.api_versions import (
     ApiVersionsResponse,
     FinalizedFeatureKey,
 )
+from trimtab.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from trimtab.wire.messages.create_partitions import CreatePartitionsRequest
 from trimtab.wire.messages.create_topics import CreateTopicsRequest
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
@@ -51,8 +52,11 @@ from trimtab.wire.messages.describe_transactions import DescribeTransactionsRequ
 from trimtab.wire.messages.end_txn import EndTxnRequest
 from trimtab.wire.messages.fetch import FetchRequest
 from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest
+from trimtab.wire.messages.heartbeat import HeartbeatRequest
 from trimtab.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.wire.messages.join_group import JoinGroupRequest
+from trimtab.wire.messages.leave_group import LeaveGroupRequest
 from trimtab.wire.messages.list_batch_sizes import ListBatchSizesRequest
 from trimtab.wire.messages.list_offsets import ListOffsetsRequest
 from trimtab.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
@@ -63,6 +67,7 @@ from trimtab.wire.messages.offset_fetch import OffsetFetchRequest
 from trimtab.wire.messages.produce import ProduceRequest
 from trimtab.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from trimtab.wire.messages.sasl_handshake import SaslHandshakeRequest
+from trimtab.wire.messages.sync_group import SyncGroupRequest
 from trimtab.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from trimtab.wire.schema import Request
 
@@ -474,6 +479,10 @@ KAFKA_2_1 = {
     OffsetCommitRequest: (0, 6),
     OffsetFetchRequest: (0, 5),
     FindCoordinatorRequest: (0, 2),
+    JoinGroupRequest: (0, 3),
+    HeartbeatRequest: (0, 2),
+    LeaveGroupRequest: (0, 2),
+    SyncGroupRequest: (0, 2),
     SaslHandshakeRequest: (0, 1),
     ApiVersionsRequest: (0, 2),
     CreateTopicsRequest: (0, 3),
@@ -514,7 +523,8 @@ async def test_every_api_has_a_version_that_kafka_2_1_serves(
     assert agreed == {api: newest for api, (_, newest) in KAFKA_2_1.items()}
     missing = requests_of_clients() - set(KAFKA_2_1)
     assert missing == {
-        # Calls of the admin client that a cluster answers since 2.3, 2.4, 3.0 and 3.7.
+        # Calls that a cluster answers since 2.3, 2.4, 3.0, 3.7 and 4.0.
+        ConsumerGroupHeartbeatRequest,
         IncrementalAlterConfigsRequest,
         AlterPartitionReassignmentsRequest,
         ListPartitionReassignmentsRequest,

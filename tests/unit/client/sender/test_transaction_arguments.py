@@ -10,7 +10,7 @@ from tests.unit.client.scripted_transactions import (
     TOPIC,
     TransactionCluster,
 )
-from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
+from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.errors import UsageError
 
 

@@ -15,8 +15,8 @@ from tests.unit.client.scripted_transactions import (
     TransactionCluster,
     make_transaction_cluster,
 )
+from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.producer import AsyncProducer
-from trimtab.client.sender.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.errors import BrokerError, ErrorCode, TransactionError, Unavailable, UsageError
 from trimtab.sim.world import World
 from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER, RequestClass
 from tests.unit.client.scripted_transactions import OTHER, TOPIC, make_transaction_cluster
-from trimtab.client.sender.group_offsets import ConsumerGroup
+from trimtab.client.group_offsets import ConsumerGroup
 from trimtab.errors import ErrorCode, TransactionError, Unavailable
 from trimtab.records import TopicPartition
 from trimtab.sim.world import World

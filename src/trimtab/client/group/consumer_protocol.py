@@ -1,0 +1,238 @@
+"""A member of a group of KIP-848: the coordinator assigns the partitions, in heartbeats.
+
+    beat:       ConsumerGroupHeartbeat ─▶ epoch, and the assignment if it has changed
+    reconcile:  assignment ─▶ revoke what is not in it ─▶ assign what is new ─▶ heartbeat: owned
+
+Heartbeats go on while the application carries out a change. A partition that the coordinator takes
+away is another member's only after a heartbeat without it.
+
+Source: KIP-848; Kafka's `ConsumerMembershipManager`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+from uuid import uuid4
+
+from trimtab.client.group.handover import Change, Handover, Kind
+from trimtab.client.group.membership import NO_MEMBER, Identity, MemberOptions
+from trimtab.client.network.coordinator import CoordinatorLink, Verdict
+from trimtab.client.network.metadata import Metadata
+from trimtab.errors import BrokerError, ErrorCode, KafkaError, error_code
+from trimtab.records import TopicPartition
+from trimtab.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+
+logger = logging.getLogger("trimtab.client")
+
+_JOIN, _LEAVE, _LEAVE_STATICALLY = 0, -1, -2
+"""Member epochs of requests that join and leave (KIP-848)."""
+_REJOIN = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
+_FIRST_INTERVAL = 5.0
+_NAMES_AFTER = 0.1
+"""Seconds until the client asks for metadata of a topic whose id it does not know."""
+
+
+class ConsumerMember:
+    """Keeps one consumer in its group.
+
+    Args:
+        link: to the coordinator.
+    """
+
+    def __init__(
+        self,
+        link: CoordinatorLink,
+        metadata: Metadata,
+        handover: Handover,
+        options: MemberOptions,
+    ) -> None:
+        self.identity = NO_MEMBER
+        self._link = link
+        self._metadata = metadata
+        self._handover = handover
+        self._options = options
+        self._member_id = str(uuid4())
+        self._topics: frozenset[str] = frozenset()
+        self._has_topics = asyncio.Event()
+        """An expression may match none yet; who joins must name one."""
+        self._target: frozenset[tuple[bytes, int]] | None = None
+        """The assignment by topic id; None until one has come."""
+        self._interval = _FIRST_INTERVAL
+        self._due = asyncio.Event()
+        """Set when the next heartbeat must not wait for the interval."""
+        self._changed = asyncio.Event()
+        """Set when the target or the known topics may have changed."""
+        self._tells_all = True
+        """Whether the next heartbeat has all fields."""
+        self._tells_owned = False
+        """Whether it has the partitions that the application reads."""
+        metadata.on_update(self._changed.set)
+
+    def subscribe(self, topics: frozenset[str]) -> None:
+        if topics != self._topics:
+            self._topics = topics
+            self._metadata.add(topics)
+            self._tells_all = True
+            self._due.set()
+            if topics:
+                self._has_topics.set()
+            else:
+                self._has_topics.clear()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                await self._has_topics.wait()
+                # A member joins only while its application polls.
+                await self._handover.offer(Change(Kind.LOST, self._handover.owned))
+                await self._live()
+        except KafkaError as error:
+            if isinstance(error, BrokerError) and error.code is ErrorCode.UNSUPPORTED_VERSION:
+                hint = f"{error.detail}; set group.protocol=classic"
+                error = BrokerError(error.code, hint, error.subject)
+            self._handover.fail(error)
+
+    async def leave(self, reason: str) -> None:
+        if self.identity is NO_MEMBER:
+            return
+        self.identity = NO_MEMBER
+        is_static = self._options.instance_id is not None
+        try:
+            await self._ask(self._request(_LEAVE_STATICALLY if is_static else _LEAVE, None))
+        except KafkaError as error:
+            logger.info("leaving group %s (%s): %s", self._options.group_id, reason, error)
+
+    # one membership, from epoch 0 to its end
+
+    async def _live(self) -> None:
+        """Return when the membership has ended and the member may join again."""
+        self.identity, self._target, self._tells_all = Identity(_JOIN, self._member_id), None, True
+        loop = asyncio.get_running_loop()
+        parts = [loop.create_task(part) for part in (self._beat(), self._reconcile())]
+        try:
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for part in parts:
+                if part.done():
+                    part.result()
+        except BrokerError as error:
+            if error.code not in _REJOIN:
+                raise
+            logger.info("group %s: %s; joining again", self._options.group_id, error)
+        finally:
+            self.identity = NO_MEMBER
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+
+    async def _beat(self) -> None:
+        """Send heartbeats until the coordinator removes the member, or the application stops
+        polling."""
+        loop, options = asyncio.get_running_loop(), self._options
+        while True:
+            self._due.clear()
+            self._take(await self._ask(self._next_request()))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval):
+                    await self._due.wait()
+            if self._handover.seconds_without_poll(loop.time()) > options.poll_interval:
+                logger.warning(
+                    "group %s: no poll for %g s (max.poll.interval.ms): the member leaves, and"
+                    " others get its partitions; poll more often, or fewer records at once",
+                    *(options.group_id, options.poll_interval),
+                )
+                await self.leave("no poll within max.poll.interval.ms")
+                return
+
+    def _next_request(self) -> ConsumerGroupHeartbeatRequest:
+        """All fields in the first heartbeat and after changes; otherwise only what identifies."""
+        tells_all, tells_owned = self._tells_all, self._tells_all or self._tells_owned
+        self._tells_all = self._tells_owned = False
+        owned = self._owned_by_id() if tells_owned else None
+        request = self._request(self.identity.generation, owned)
+        if tells_all:
+            request.rebalance_timeout_ms = int(self._options.poll_interval * 1000)
+            request.subscribed_topic_names = sorted(self._topics)
+            request.server_assignor = self._options.server_assignor
+            request.rack_id = self._options.rack
+        return request
+
+    def _request(
+        self, epoch: int, owned: list[TopicPartitions] | None
+    ) -> ConsumerGroupHeartbeatRequest:
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self._options.group_id,
+            member_id=self._member_id,
+            member_epoch=epoch,
+            instance_id=self._options.instance_id,
+            topic_partitions=owned,
+        )
+
+    async def _ask(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+        def judge(response: ConsumerGroupHeartbeatResponse) -> Verdict:
+            code = error_code(response.error_code)
+            if code is not ErrorCode.NONE and not code.retriable:
+                raise BrokerError(code, response.error_message or "", str(self._link))
+            return code, ""
+
+        return await self._link.ask(ConsumerGroupHeartbeatRequest, lambda version: request, judge)
+
+    def _take(self, response: ConsumerGroupHeartbeatResponse) -> None:
+        self._member_id = response.member_id or self._member_id
+        self.identity = Identity(response.member_epoch, self._member_id)
+        self._interval = response.heartbeat_interval_ms / 1000
+        if response.assignment is not None:
+            self._target = frozenset(
+                (topic.topic_id, partition)
+                for topic in response.assignment.topic_partitions
+                for partition in topic.partitions
+            )
+            self._changed.set()
+
+    # the assignment
+
+    async def _reconcile(self) -> None:
+        """Have the application carry out each assignment; tell the coordinator when it has."""
+        loop, handover = asyncio.get_running_loop(), self._handover
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if self._target is None:
+                continue
+            wanted, is_complete = self._named(self._target)
+            if not is_complete:
+                loop.call_later(_NAMES_AFTER, self._metadata.request_update)
+            if revoked := handover.owned - wanted:
+                await self._carry_out(Change(Kind.REVOKED, revoked))
+            elif added := wanted - handover.owned:
+                await self._carry_out(Change(Kind.ASSIGNED, added))
+
+    async def _carry_out(self, change: Change) -> None:
+        await self._handover.offer(change)
+        self._changed.set()  # there may be more to do, or another assignment may have come
+        self._tells_owned = True
+        self._due.set()
+
+    def _named(self, target: Iterable[tuple[bytes, int]]) -> tuple[frozenset[TopicPartition], bool]:
+        """The partitions by name, and whether the names of all topics are known."""
+        names = {view.topic_id: view.name for view in self._metadata.views()}
+        known = frozenset(
+            TopicPartition(names[topic_id], partition)
+            for topic_id, partition in target
+            if topic_id in names
+        )
+        return known, all(topic_id in names for topic_id, _ in target)
+
+    def _owned_by_id(self) -> list[TopicPartitions]:
+        topics: dict[bytes, list[int]] = {}
+        for name, partition in sorted(self._handover.owned):
+            view = self._metadata.topic(name)
+            if view is not None:
+                topics.setdefault(view.topic_id, []).append(partition)
+        return [TopicPartitions(topic_id=id, partitions=of) for id, of in topics.items()]

@@ -1,0 +1,205 @@
+"""A consumer's group: its subscription, its membership, and the offsets that it commits.
+
+    consumer ── subscribe ──▶ Group ──▶ ClassicMember or ConsumerMember ──▶ coordinator
+       ▲ poll                   │                    │
+       └──── Handover ◀─────────┼────────────────────┘
+       └──── commit, committed ─┴──▶ CommittedOffsets ──────────────────▶ coordinator
+
+Everything here is on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Collection, Coroutine, Mapping
+from typing import Any
+
+from trimtab.client.group.assignors.protocol import Assignor
+from trimtab.client.group.classic import ClassicMember
+from trimtab.client.group.committed import CommittedOffsets
+from trimtab.client.group.consumer_protocol import ConsumerMember
+from trimtab.client.group.handover import Handover
+from trimtab.client.group.membership import MemberOptions, Membership
+from trimtab.client.group.subscription import TopicFinder, Topics
+from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
+from trimtab.client.network.connections import Connections
+from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink
+from trimtab.client.network.session import Session
+from trimtab.errors import KafkaError
+from trimtab.records import TopicPartition
+
+logger = logging.getLogger("trimtab.client")
+
+_AUTOMATIC_COMMIT = 30.0
+"""Seconds that an automatic commit takes at most."""
+_CLOSE = 30.0
+"""Seconds until a consumer that is being closed stops waiting for its coordinator, as in Java."""
+
+
+class Group:
+    """One consumer's part in its group.
+
+    Args:
+        assignors: the ways of assigning that a classic member offers; None: the protocol of
+            KIP-848, in which the coordinator assigns.
+
+    Attributes:
+        handover: the changes of partitions, for the poll.
+        is_commit_due: whether `auto.commit.interval.ms` has passed since the last automatic commit.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        options: MemberOptions,
+        assignors: Collection[Assignor] | None,
+    ) -> None:
+        self.handover = Handover()
+        self._session = session
+        self._options = options
+        # Of its own: a JoinGroup or a fetch that waits holds up the requests behind it.
+        self._connections = Connections(
+            list(session.connections.bootstrap), session.connections.options, session.random
+        )
+        link = CoordinatorLink(
+            self._connections,
+            CoordinatorKind.GROUP,
+            options.group_id,
+            session.backoff,
+            session.random,
+            session.connections,
+        )
+        common = link, session.metadata, self.handover, options
+        self._member: Membership = (
+            ConsumerMember(*common)
+            if assignors is None
+            else ClassicMember(*common, list(assignors))
+        )
+        self._offsets = CommittedOffsets(
+            options.group_id, options.instance_id, link, lambda: self._member.identity
+        )
+        self.is_commit_due = False
+        self._commit_timer: asyncio.TimerHandle | None = None
+        self._living: asyncio.Task[None] | None = None
+        self._finding: asyncio.Task[None] | None = None
+        self._committing: asyncio.Task[None] | None = None
+
+    @property
+    def metadata(self) -> ConsumerGroup:
+        """The membership, for a producer's transaction (KIP-447)."""
+        generation, member_id = self._member.identity
+        return ConsumerGroup(
+            self._options.group_id, generation, member_id, self._options.instance_id
+        )
+
+    def subscribe(self, topics: Topics) -> None:
+        """Be a member that reads these topics."""
+        if self._finding is not None:
+            self._finding.cancel()
+            self._finding = None
+        if isinstance(topics, re.Pattern):
+            options = self._session.options
+            finder = TopicFinder(
+                self._session.metadata,
+                topics,
+                options.seconds("metadata.max.age.ms"),
+                options.flag("exclude.internal.topics"),
+                self._member.subscribe,
+            )
+            self._finding = self._start(finder.run())
+        else:
+            self._member.subscribe(topics)
+        if self._living is None:
+            self._living = self._start(self._member.run())
+
+    async def leave(self, reason: str) -> None:
+        """End the membership; the application has let go of its partitions."""
+        tasks = [task for task in (self._living, self._finding) if task is not None]
+        self._living = self._finding = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await self._member.leave(reason)
+        self._member.subscribe(frozenset())
+        self.handover.reset()
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Store offsets (`CommittedOffsets.commit`)."""
+        await self._offsets.commit(offsets, self._session.timeout)
+
+    def begin_committing(self) -> None:
+        """Make a commit due after each `auto.commit.interval.ms`."""
+        if self._commit_timer is None and self._session.options.flag("enable.auto.commit"):
+            self._set_commit_timer()
+
+    def _set_commit_timer(self) -> None:
+        def make_due() -> None:
+            self.is_commit_due = True
+
+        interval = self._session.options.seconds("auto.commit.interval.ms")
+        self._commit_timer = asyncio.get_running_loop().call_later(interval, make_due)
+
+    def commit_soon(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Store offsets in the background, unless that is still being done from the last time."""
+        self._set_commit_timer()
+        if self._committing is None or self._committing.done():
+            self._committing = asyncio.get_running_loop().create_task(
+                self.commit_automatically(offsets)
+            )
+
+    async def commit_automatically(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> None:
+        """Store offsets; a failure is logged, as nobody has asked for this commit."""
+        timeout = min(self._session.timeout, _AUTOMATIC_COMMIT)
+        try:
+            await self._offsets.commit(offsets, timeout)
+        except KafkaError as error:
+            logger.warning(
+                "group %s: automatic commit failed, so records will be read again unless a later"
+                " commit succeeds: %s",
+                *(self._options.group_id, error),
+            )
+
+    async def committed(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The group's offsets; a partition without one is missing."""
+        return await self._offsets.fetch(partitions, self._session.timeout)
+
+    async def committed_offsets(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """As `committed`, without the notes."""
+        found = await self.committed(partitions)
+        return {partition: given.offset for partition, given in found.items()}
+
+    async def close(self) -> None:
+        if self._commit_timer is not None:
+            self._commit_timer.cancel()
+        try:
+            async with asyncio.timeout(min(self._session.timeout, _CLOSE)):
+                if self._committing is not None:
+                    await self._committing
+                await self.leave("the consumer was closed")
+        except TimeoutError:
+            logger.warning(
+                "group %s: its coordinator did not answer; the session of this member has to end",
+                self._options.group_id,
+            )
+        finally:
+            if self._committing is not None:
+                self._committing.cancel()
+            await self._connections.close()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.handover.fail(error)

@@ -1,0 +1,83 @@
+"""The topics that a consumer subscribes to: names, or an expression that names must match."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from typing import TypeAlias
+
+from trimtab.client.arguments import checked_names, shown
+from trimtab.client.network.metadata import Metadata
+from trimtab.errors import ErrorCode, KafkaError, UsageError
+
+logger = logging.getLogger("trimtab.client")
+
+Topics: TypeAlias = frozenset[str] | re.Pattern[str]
+"""The names, or the expression that the whole name must match."""
+
+
+def checked_topics(topics: object) -> Topics:
+    """Raises:
+    UsageError: neither names of topics nor a compiled regular expression.
+    """
+    if isinstance(topics, re.Pattern):
+        if not isinstance(topics.pattern, str):
+            raise UsageError(f"pattern {shown(topics)}: must be text; leave the b out")
+        return topics
+    names = checked_names("topics", topics)
+    if not names:
+        raise UsageError("topics=[]: name at least one topic; unsubscribe() ends a subscription")
+    return frozenset(names)
+
+
+class TopicFinder:
+    """Finds the topics whose names match an expression, and those that come and go.
+
+    Args:
+        interval: seconds between searches (`metadata.max.age.ms`).
+        excludes_internal: whether internal topics never match (`exclude.internal.topics`).
+        on_change: called with the names each time that they have changed.
+    """
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        pattern: re.Pattern[str],
+        interval: float,
+        excludes_internal: bool,
+        on_change: Callable[[frozenset[str]], None],
+    ) -> None:
+        self._metadata = metadata
+        self._pattern = pattern
+        self._interval = interval
+        self._excludes_internal = excludes_internal
+        self._on_change = on_change
+
+    async def run(self) -> None:
+        """Search until cancelled."""
+        found: frozenset[str] | None = None
+        while True:
+            wait = self._interval
+            try:
+                names = await self._find()
+            except KafkaError as error:
+                logger.info("searching topics that match %s: %s", self._pattern.pattern, error)
+                wait = min(1.0, wait)
+            else:
+                if names != found:
+                    found = names
+                    self._on_change(names)
+            await asyncio.sleep(wait)
+
+    async def _find(self) -> frozenset[str]:
+        response = await self._metadata.fetch(None)
+        return frozenset(
+            topic.name
+            for topic in response.topics
+            if topic.name
+            and topic.error_code == ErrorCode.NONE
+            and not (topic.is_internal and self._excludes_internal)
+            and self._pattern.fullmatch(topic.name)
+        )

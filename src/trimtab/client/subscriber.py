@@ -1,0 +1,216 @@
+"""What a consumer in a group does on the thread that polls: its subscription, the changes of its
+partitions, and the offsets of the records that the application has processed.
+
+Source: KIP-429, KIP-848; Kafka's `KafkaConsumer`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from operator import length_hint
+from typing import NamedTuple, TypeAlias
+
+from trimtab.client.arguments import Partition, checked_callable
+from trimtab.client.fetcher.fetcher import Fetcher
+from trimtab.client.fetcher.plan import COMMITTED
+from trimtab.client.fetcher.reader import Reader
+from trimtab.client.group.group import Group
+from trimtab.client.group.handover import Change, Kind
+from trimtab.client.group.subscription import Topics, checked_topics
+from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
+from trimtab.client.network.session import Session
+from trimtab.errors import UsageError
+from trimtab.records import Record, TopicPartition
+
+OnChange: TypeAlias = Callable[[list[TopicPartition]], object]
+"""Called with the partitions that were assigned, revoked or lost, sorted."""
+
+
+class _Callbacks(NamedTuple):
+    assigned: OnChange | None
+    revoked: OnChange | None
+    lost: OnChange | None
+
+
+class Subscriber(Reader):
+    """A reader whose partitions a group may assign. Nothing here waits.
+
+    Args:
+        group: None without `group.id`.
+    """
+
+    def __init__(self, session: Session, fetcher: Fetcher, group: Group | None) -> None:
+        super().__init__(session)
+        self._fetcher = fetcher
+        self._group = group
+        self._commits_by_itself = group is not None and session.options.flag("enable.auto.commit")
+        if group is not None:
+            self._begin = COMMITTED
+        self._subscription: Topics | None = None
+        self._has_subscribed = False
+        self._callbacks = _Callbacks(None, None, None)
+        self._polled: list[Record] = []
+        """The records of the last poll."""
+        self._iterated: Iterator[Record] | None = None
+        """Over them, while the application iterates over the consumer."""
+
+    def assign(self, partitions: Iterable[Partition]) -> None:
+        if self._subscription is not None:
+            raise UsageError("the consumer has subscribed to topics; unsubscribe() first")
+        super().assign(partitions)
+
+    assign.__doc__ = Reader.assign.__doc__
+
+    def subscribe(
+        self,
+        topics: object,
+        *,
+        on_assigned: OnChange | None = None,
+        on_revoked: OnChange | None = None,
+        on_lost: OnChange | None = None,
+    ) -> None:
+        """Read the partitions of these topics that the consumer's group assigns to it.
+
+        Returns at once; `poll` joins the group. The group spreads the partitions over its members,
+        and assigns them differently when members come and go. A partition begins at the offset that
+        the group has committed, or else by `auto.offset.reset`.
+
+        Args:
+            topics: names, or a compiled regular expression that the whole name must match.
+                Replaces the last subscription.
+            on_assigned: called from `poll` with partitions from which it will return records.
+            on_revoked: called from `poll`, and from `close`, with partitions that the consumer
+                ceases to read. Their offsets can still be committed.
+            on_lost: the same, if another member may already read them; `on_revoked` if None.
+
+        Raises:
+            UsageError: there is no `group.id`, or partitions were assigned by `assign`.
+        """
+        wanted = checked_topics(topics)
+        self._needed_group("subscribe")
+        if self._subscription is None and self._assignments:
+            raise UsageError("partitions were assigned; assign([]) before you subscribe()")
+        for name, callback in (
+            ("on_assigned", on_assigned),
+            ("on_revoked", on_revoked),
+            ("on_lost", on_lost),
+        ):
+            if callback is not None:
+                checked_callable(name, callback)
+        self._callbacks = _Callbacks(on_assigned, on_revoked, on_lost or on_revoked)
+        self._subscription = wanted
+        self._has_subscribed = self._may_be_empty = True
+
+    def subscription(self) -> Topics:
+        """The names, or the expression, of the last `subscribe`; empty without one."""
+        return frozenset() if self._subscription is None else self._subscription
+
+    def group_metadata(self) -> ConsumerGroup:
+        """The consumer's membership, for `Producer.send_offsets` (KIP-447)."""
+        return self._needed_group("group_metadata").metadata
+
+    def _needed_group(self, what: str) -> Group:
+        self._session.check_open()
+        if self._group is None:
+            raise UsageError(f"{what} needs a group; give the consumer a group_id")
+        return self._group
+
+    def _take_subscription(self) -> Topics | None:
+        """The subscription, if it has changed since it was last passed to the group."""
+        if not self._has_subscribed:
+            return None
+        self._has_subscribed = False
+        return self._subscription
+
+    # changes of the assignment
+
+    def _due_change(self) -> Change | None:
+        """The change that this poll has to carry out.
+
+        Raises:
+            KafkaError: the membership has ended.
+        """
+        if self._group is None:
+            return None
+        handover = self._group.handover
+        handover.is_polled = True
+        if handover.failure is not None:
+            raise handover.failure
+        return handover.change
+
+    def _is_woken(self) -> bool:
+        return self._group is not None and self._group.handover.is_due
+
+    def _call_back(self, change: Change) -> object:
+        """Call the listener, which may seek in partitions that were assigned, and commit those
+        that are revoked."""
+        kind, partitions = change
+        if not partitions and kind is not Kind.ASSIGNED:
+            return None
+        callback = {
+            Kind.ASSIGNED: self._callbacks.assigned,
+            Kind.REVOKED: self._callbacks.revoked,
+            Kind.LOST: self._callbacks.lost,
+        }[kind]
+        return None if callback is None else callback(sorted(partitions))
+
+    def _apply(self, change: Change) -> None:
+        if change.kind is Kind.ASSIGNED:
+            self._replace([*self._assignments, *sorted(change.partitions)])
+        else:
+            self._replace([p for p in self._assignments if p not in change.partitions])
+
+    def _forget_subscription(self) -> None:
+        self._subscription = None
+        self._has_subscribed = self._may_be_empty = False
+
+    # offsets to commit
+
+    def _take_due_commit(self) -> dict[TopicPartition, OffsetAndMetadata] | None:
+        """What to commit now without being asked; None if it is not time yet."""
+        if not self._commits_by_itself or self._group is None or not self._group.is_commit_due:
+            return None
+        self._group.is_commit_due = False
+        return self._processed()
+
+    def _note_polled(self, records: list[Record]) -> list[Record]:
+        self._polled, self._iterated = records, None
+        return records
+
+    def _iterate(self, records: list[Record]) -> Iterator[Record]:
+        """Over the records of a poll. Those that are left over count as not processed."""
+        self._iterated = iter(records)
+        return self._iterated
+
+    def _processed(self, has_failed: bool = False) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The next offset of each partition that the application has not processed.
+
+        Args:
+            has_failed: whether the application ends with an error: then the record at which it is
+                in an iteration, or all records of the last poll, count as not processed.
+        """
+        positions: dict[TopicPartition, int] = {}
+        for partition, assignment in self._assignments.items():
+            position = self._known_position(partition)
+            if position is None:
+                position = self._fetcher.origin(partition, assignment.epoch)
+            if position >= 0:
+                positions[partition] = position
+        if self._iterated is not None:
+            left = length_hint(self._iterated) + has_failed
+        else:
+            left = len(self._polled) if has_failed else 0
+        for record in reversed(self._polled[max(len(self._polled) - left, 0) :]):
+            partition = TopicPartition(record.topic, record.partition)
+            if partition in positions:
+                positions[partition] = record.offset
+        return {partition: OffsetAndMetadata(at) for partition, at in positions.items()}
+
+
+def refuse_awaitable(result: object) -> None:
+    """A consumer for threads cannot await what a callback returns."""
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise UsageError("a callback of subscribe() is a coroutine function; use AsyncConsumer")
