@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random
-from types import TracebackType
 from typing import TypeVar
 
 from trimtab.blocking.face import Face, at_once, like, waits
@@ -99,13 +98,8 @@ class Consumer(Face[AsyncConsumer]):
         self._close_after(has_failed=False)
 
     @like(AsyncConsumer.__aexit__)
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._close_after(has_failed=error is not None)
+    def __exit__(self, *error: object) -> None:
+        self._close_after(has_failed=error[0] is not None)
 
     def _close_after(self, has_failed: bool) -> None:
         try:

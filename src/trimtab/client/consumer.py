@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from functools import partial
 from inspect import isawaitable
 from random import Random
-from types import TracebackType
 from typing import TypeVar, cast
 
 from trimtab.client.arguments import (
@@ -163,15 +162,10 @@ class AsyncConsumer(Subscriber, AsyncClient):
         """
         await self._close_after(has_failed=False)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Close. After an error the records of the last poll are not committed: the application
         may not have processed them."""
-        await self._close_after(has_failed=error is not None)
+        await self._close_after(has_failed=error[0] is not None)
 
     async def _close_after(self, has_failed: bool) -> None:
         if not self._session.is_closed:
