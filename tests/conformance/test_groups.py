@@ -12,8 +12,8 @@ from functools import partial
 import pytest
 
 from benchmarks.jars import RivalMissing, find_java, kafka_jars
-from benchmarks.processes import run_java
-from trimtab import Admin, Cluster, Producer
+from benchmarks.processes import ApacheKafka, run_java
+from trimtab import Admin, Cluster, Consumer, Producer
 from trimtab.broker.groups import GROUPS_TOPIC, group_partition
 
 # kafka-python uses a deprecated API to read its schemas.
@@ -32,10 +32,15 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def topic(cluster: Cluster, request: pytest.FixtureRequest) -> str:
+    return fill(cluster.bootstrap_servers, request, replicas=3)
+
+
+def fill(servers: str, request: pytest.FixtureRequest, replicas: int) -> str:
+    """A topic for the test, with its records."""
     name = "".join(each if each.isalnum() else "-" for each in request.node.name)
-    with Admin(cluster.bootstrap_servers) as admin:
-        admin.create_topic(name, PARTITIONS, 3)
-    with Producer(cluster.bootstrap_servers) as producer:
+    with Admin(servers) as admin:
+        admin.create_topic(name, PARTITIONS, replicas)
+    with Producer(servers) as producer:
         for number in range(RECORDS):
             producer.send(name, b"%d" % number, partition=number % PARTITIONS)
     return name
@@ -136,19 +141,30 @@ def read_with_aiokafka(servers: str, topic: str, member: str, reading: Reading) 
     asyncio.run(read())
 
 
+def read_with_trimtab(
+    servers: str, topic: str, member: str, reading: Reading, protocol: str = "classic"
+) -> None:
+    options: dict[str, object] = {"group_protocol": protocol}
+    if protocol == "classic":
+        options["partition_assignment_strategy"] = "range,roundrobin"  # aiokafka's is the latter
+    with Consumer(servers, group_id=topic, auto_offset_reset="earliest", **options) as consumer:
+        consumer.subscribe([topic])
+        while not reading.has_all.is_set():
+            for record in consumer.poll(100):
+                reading.note(member, record.value or b"")
+
+
 read_with_the_consumer_protocol = partial(read_with_confluent, protocol="consumer")
-CLIENTS = [read_with_confluent, read_with_kafka_python, read_with_aiokafka]
+CLIENTS = [read_with_confluent, read_with_kafka_python, read_with_aiokafka, read_with_trimtab]
 
 
 def read_in_group(
-    cluster: Cluster, topic: str, members: Sequence[Callable[[str, str, str, Reading], None]]
+    servers: str, topic: str, members: Sequence[Callable[[str, str, str, Reading], None]]
 ) -> Reading:
     """Have members read the topic together, each in a thread."""
     reading = Reading()
     threads = [
-        threading.Thread(
-            target=read, args=(cluster.bootstrap_servers, topic, f"member-{number}", reading)
-        )
+        threading.Thread(target=read, args=(servers, topic, f"member-{number}", reading))
         for number, read in enumerate(members)
     ]
     for thread in threads:
@@ -162,11 +178,11 @@ def read_in_group(
     return reading
 
 
-def committed(cluster: Cluster, group: str) -> dict[int, int]:
+def committed(servers: str, group: str) -> dict[int, int]:
     """The offsets that a group has committed, asked with another project's client."""
     from confluent_kafka import Consumer, TopicPartition
 
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group})
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
     partitions = [TopicPartition(group, index) for index in range(PARTITIONS)]
     found = consumer.committed(partitions, PATIENCE_S)
     consumer.close()
@@ -177,13 +193,36 @@ def committed(cluster: Cluster, group: str) -> dict[int, int]:
 def test_two_members_share_the_partitions(
     cluster: Cluster, topic: str, read: Callable[[str, str, str, Reading], None]
 ) -> None:
-    read_in_group(cluster, topic, [read, read])
-    assert committed(cluster, topic) == dict.fromkeys(range(PARTITIONS), RECORDS // PARTITIONS)
+    read_in_group(cluster.bootstrap_servers, topic, [read, read])
+    assert committed(cluster.bootstrap_servers, topic) == dict.fromkeys(
+        range(PARTITIONS), RECORDS // PARTITIONS
+    )
 
 
 def test_clients_of_different_projects_share_a_group(cluster: Cluster, topic: str) -> None:
-    reading = read_in_group(cluster, topic, CLIENTS)
+    reading = read_in_group(cluster.bootstrap_servers, topic, CLIENTS)
     assert len(reading.values) == RECORDS
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_trimtabs_consumer_shares_groups_on_apache_kafka(
+    apache_kafka: ApacheKafka, request: pytest.FixtureRequest, protocol: str
+) -> None:
+    topic = fill(apache_kafka.address, request, replicas=1)
+    ours = partial(read_with_trimtab, protocol=protocol)
+    other = partial(read_with_confluent, protocol=protocol)
+    read_in_group(apache_kafka.address, topic, [ours, other, ours])
+    found = committed(apache_kafka.address, topic)
+    assert found == dict.fromkeys(range(PARTITIONS), RECORDS // PARTITIONS)
+
+
+def test_trimtabs_consumer_shares_groups_of_the_consumer_protocol(
+    cluster: Cluster, topic: str
+) -> None:
+    ours = partial(read_with_trimtab, protocol="consumer")
+    read_in_group(cluster.bootstrap_servers, topic, [ours, read_with_the_consumer_protocol, ours])
+    found = committed(cluster.bootstrap_servers, topic)
+    assert found == dict.fromkeys(range(PARTITIONS), RECORDS // PARTITIONS)
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -379,7 +418,7 @@ def test_javas_tools_see_the_group(cluster: Cluster, topic: str, protocol: str) 
         "--execute",
         heap="128m",
     )
-    assert committed(cluster, topic) == dict.fromkeys(range(PARTITIONS), 7)
+    assert committed(cluster.bootstrap_servers, topic) == dict.fromkeys(range(PARTITIONS), 7)
     told = run_java(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *(*servers, "--topic", GROUPS_TOPIC, "--from-beginning", "--timeout-ms", "5000"),
@@ -388,4 +427,4 @@ def test_javas_tools_see_the_group(cluster: Cluster, topic: str, protocol: str) 
     )
     assert f'"group":"{topic}"' in told
     run_java(tool, *servers, "--delete", "--group", topic, heap="128m")
-    assert set(committed(cluster, topic).values()) == {-1001}
+    assert set(committed(cluster.bootstrap_servers, topic).values()) == {-1001}
