@@ -383,6 +383,7 @@ def _make_fetcher(session: Session, offsets: Offsets, group: Group | None) -> Fe
     )
     if group is not None:
         group.handover.on_due = fetcher.wake
+        group.handover.write_rates = fetcher.write_rates.rates
     return fetcher
 
 

@@ -20,11 +20,13 @@ from trimtab.client.fetcher.offsets import Offsets
 from trimtab.client.fetcher.plan import (
     COMMITTED,
     Assignment,
+    Batches,
     Fetched,
     FetchOptions,
     FetchPlan,
     PartitionFetch,
 )
+from trimtab.client.fetcher.rates import WriteRates
 from trimtab.client.network.connection import Connection
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.metadata import ZERO_UUID, Metadata
@@ -48,6 +50,7 @@ class Fetcher:
     Attributes:
         ready: results for the consumer, oldest first. It may take them on another thread, and then
             passes them to `drained`.
+        write_rates: of the partitions that were fetched.
 
     Args:
         committed: the offsets at which a consumer with a group begins.
@@ -67,6 +70,7 @@ class Fetcher:
         self._offsets = offsets
         self._options = options
         self._committed = committed
+        self.write_rates = WriteRates()
         self._plan = FetchPlan(options, random)
         self.ready: deque[Fetched] = deque()
         self._busy: set[int] = set()
@@ -262,6 +266,9 @@ class Fetcher:
             else:
                 now = asyncio.get_running_loop().time()
                 fetched, is_stale = self._plan.receive(fetches, response, names, now)
+                for each in fetched:
+                    if isinstance(each.result, Batches):
+                        self.write_rates.note(each.result, now)
                 if fetched:
                     self._arrive(fetched)
                 if is_stale:

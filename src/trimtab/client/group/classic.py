@@ -220,9 +220,10 @@ class ClassicMember:
                 return joined
 
     def _subscription(self, assignor: Assignor, topics: frozenset[str]) -> bytes:
+        rates = self._handover.write_rates(asyncio.get_running_loop().time())
         subscription = ConsumerProtocolSubscription(
             topics=sorted(topics),
-            user_data=assignor.user_data(self._assigned, self._assigned_in, {}),
+            user_data=assignor.user_data(self._assigned, self._assigned_in, rates),
             owned_partitions=_by_topic(self._handover.owned),
             generation_id=self._assigned_in,
             rack_id=self._options.rack,

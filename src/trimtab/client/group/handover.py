@@ -10,7 +10,7 @@ member only after this member's application has let go of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -40,6 +40,7 @@ class Handover:
     Attributes:
         on_due: called on the loop when there is something for a poll that waits for records.
         change: the change that the next poll has to carry out; None if there is none.
+        write_rates: returns bytes/s by partition, as far as the consumer knows, at the loop's time.
         owned: the partitions that the application reads.
         failure: why the membership has ended; every poll raises it.
         is_polled: set by each poll.
@@ -47,6 +48,7 @@ class Handover:
 
     def __init__(self) -> None:
         self.on_due: Callable[[], object] = lambda: None
+        self.write_rates: Callable[[float], Mapping[TopicPartition, float]] = lambda now: {}
         self.change: Change | None = None
         self.owned: frozenset[TopicPartition] = frozenset()
         self.failure: BaseException | None = None

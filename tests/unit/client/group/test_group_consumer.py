@@ -290,6 +290,31 @@ def test_groups_survive_their_coordinator(lab: Lab, protocol: dict[str, Any]) ->
     lab.run(scenario, brokers=3, config={**QUICK, "default.replication.factor": 2})
 
 
+def test_members_of_load_share_bytes_not_partitions(lab: Lab) -> None:
+    """Partition 0 is written as much as the three others together."""
+
+    async def scenario() -> None:
+        await lab.create_topic("t", 4)
+        strategy = {"partition_assignment_strategy": "load"}
+        async with consumer(lab, "one", **strategy) as one, consumer(lab, "two", **strategy) as two:
+            one.subscribe(["t"])
+            for _ in range(20):
+                for partition, size in enumerate((3000, 1000, 1000, 1000)):
+                    await lab.append("t", b"x" * size, partition=partition)
+                await one.poll(1000)
+                await asyncio.sleep(0.5)
+            two.subscribe(["t"])
+            async with asyncio.timeout(60):
+                while not (one.assignment() and two.assignment()):
+                    async with asyncio.TaskGroup() as tasks:
+                        tasks.create_task(one.poll(100))
+                        tasks.create_task(two.poll(100))
+            shares = sorted((one.assignment(), two.assignment()), key=len)
+            assert shares == [partitions(0), partitions(1, 2, 3)]
+
+    lab.run(scenario, config=QUICK)
+
+
 def test_wrong_uses_are_refused(lab: Lab) -> None:
     async def scenario() -> None:
         async with consumer(lab) as reader:
