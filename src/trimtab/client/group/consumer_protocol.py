@@ -94,6 +94,7 @@ class ConsumerMember:
                 await self._handover.offer(Change(Kind.LOST, self._handover.owned))
                 await self._live()
         except KafkaError as error:
+            self.identity = NO_MEMBER
             if isinstance(error, BrokerError) and error.code is ErrorCode.UNSUPPORTED_VERSION:
                 hint = f"{error.detail}; set group.protocol=classic"
                 error = BrokerError(error.code, hint, error.subject)
@@ -124,9 +125,9 @@ class ConsumerMember:
         except BrokerError as error:
             if error.code not in _REJOIN:
                 raise
+            self.identity = NO_MEMBER
             logger.info("group %s: %s; joining again", self._options.group_id, error)
         finally:
-            self.identity = NO_MEMBER
             for part in parts:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)

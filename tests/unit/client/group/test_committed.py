@@ -1,0 +1,46 @@
+"""Commits that are refused, or that nobody answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.broker.conftest import Lab, lab
+from tests.unit.client.group.test_group_consumer import QUICK, consumer, fill, read
+from trimtab.client.group.committed import CommittedOffsets
+from trimtab.client.group.membership import NO_MEMBER
+from trimtab.errors import BrokerError, ErrorCode, Unavailable
+
+__all__ = ["lab"]
+
+
+def test_who_is_no_member_commits_only_while_the_group_has_none(lab: Lab) -> None:
+    async def scenario() -> None:
+        await fill(lab)
+        async with consumer(lab, "stranger") as stranger:
+            assert isinstance(stranger._group and stranger._group._offsets, CommittedOffsets)
+            assert stranger.group_metadata()[1:3] == NO_MEMBER
+            await stranger.commit({("t", 0): 3})
+            async with consumer(lab, "member", enable_auto_commit=False) as member:
+                member.subscribe(["t"])
+                assert len(await read(member, 37)) == 37
+                with pytest.raises(BrokerError) as raised:
+                    await stranger.commit({("t", 0): 4})
+                assert raised.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+                assert "removed this member" in str(raised.value)
+            found = await stranger.committed([("t", 0)])
+            assert [each and each.offset for each in found.values()] == [3]
+
+    lab.run(scenario, config=QUICK)
+
+
+def test_a_commit_that_nobody_answers_ends_in_time_and_says_why(lab: Lab) -> None:
+    async def scenario() -> None:
+        await fill(lab)
+        async with consumer(lab, default_api_timeout_ms=3000) as one:
+            one.subscribe(["t"])
+            assert len(await read(one, 40)) == 40
+            await lab.brokers[0].close(hand_over=False)
+            with pytest.raises(Unavailable, match="group g: not committed within 3 s"):
+                await one.commit()
+
+    lab.run(scenario, config=QUICK)
