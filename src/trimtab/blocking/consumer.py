@@ -142,11 +142,11 @@ class Consumer(Face[AsyncConsumer]):
                 consumer._apply(change)
             elif change.kind is Kind.REVOKED and change.partitions:
                 self._run(AsyncConsumer._commit_before, consumer, change.partitions)
-            refuse_awaitable(consumer._call_back(change))
+            with consumer._calling_back(change) as result:
+                refuse_awaitable(result)
         finally:
-            if change.kind is not Kind.ASSIGNED:
-                consumer._apply(change)
-            self._thread.run(AsyncConsumer._acknowledge, consumer)
+            if self._thread.is_usable:  # the callback has not closed the consumer
+                self._thread.run(AsyncConsumer._acknowledge, consumer)
 
     def _let_go(self, has_failed: bool = False) -> None:
         consumer = self._client
@@ -154,10 +154,8 @@ class Consumer(Face[AsyncConsumer]):
             return  # nothing to call back; the wrapped client commits
         change = Change(Kind.REVOKED, frozenset(consumer.assignment()))
         self._run(AsyncConsumer._commit_before, consumer, change.partitions, has_failed)
-        try:
-            refuse_awaitable(consumer._call_back(change))
-        finally:
-            consumer._apply(change)
+        with consumer._calling_back(change) as result:
+            refuse_awaitable(result)
 
     def _submit(self) -> None:
         consumer = self._client

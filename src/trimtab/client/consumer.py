@@ -257,12 +257,10 @@ class AsyncConsumer(Subscriber, AsyncClient):
                 self._apply(change)
             elif change.kind is Kind.REVOKED and change.partitions:
                 await self._commit_before(change.partitions)
-            result = self._call_back(change)
-            if isawaitable(result):
-                await result
+            with self._calling_back(change) as result:
+                if isawaitable(result):
+                    await result
         finally:
-            if change.kind is not Kind.ASSIGNED:
-                self._apply(change)
             await self._acknowledge()
 
     async def _commit_before(
@@ -284,13 +282,9 @@ class AsyncConsumer(Subscriber, AsyncClient):
         """Give up all partitions."""
         change = Change(Kind.REVOKED, frozenset(self._assignments))
         await self._commit_before(change.partitions, has_failed)
-        try:
-            if self._subscription is not None:
-                result = self._call_back(change)
-                if isawaitable(result):
-                    await result
-        finally:
-            self._apply(change)
+        with self._calling_back(change) as result:
+            if isawaitable(result):
+                await result
 
     async def _acknowledge(self) -> None:
         if self._group is not None:

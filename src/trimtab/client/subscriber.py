@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from operator import length_hint
 from typing import NamedTuple, TypeAlias
 
@@ -50,6 +51,7 @@ class Subscriber(Reader):
         self._subscription: Topics | None = None
         self._has_subscribed = False
         self._callbacks = _Callbacks(None, None, None)
+        self._is_calling_back = False
         self._polled: list[Record] = []
         """The records of the last poll."""
         self._iterated: Iterator[Record] | None = None
@@ -133,6 +135,10 @@ class Subscriber(Reader):
         """
         if self._group is None:
             return None
+        if self._is_calling_back:
+            raise UsageError(
+                "poll() in a callback of subscribe(), which poll() waits for: return from it first"
+            )
         handover = self._group.handover
         handover.is_polled = True
         if handover.failure is not None:
@@ -155,6 +161,20 @@ class Subscriber(Reader):
         }[kind]
         return None if callback is None else callback(sorted(partitions))
 
+    @contextmanager
+    def _calling_back(self, change: Change) -> Iterator[object]:
+        """Call the listener; with what it returned. Then it no longer reads what was taken away.
+
+        A callback that closes the consumer is not called again for that.
+        """
+        is_nested, self._is_calling_back = self._is_calling_back, True
+        try:
+            yield None if is_nested else self._call_back(change)
+        finally:
+            self._is_calling_back = is_nested
+            if change.kind is not Kind.ASSIGNED:
+                self._apply(change)
+
     def _apply(self, change: Change) -> None:
         if change.kind is Kind.ASSIGNED:
             self._replace([*self._assignments, *sorted(change.partitions)])
@@ -164,6 +184,7 @@ class Subscriber(Reader):
     def _forget_subscription(self) -> None:
         self._subscription = None
         self._has_subscribed = self._may_be_empty = False
+        self._callbacks = _Callbacks(None, None, None)
 
     # offsets to commit
 

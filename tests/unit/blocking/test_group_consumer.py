@@ -96,6 +96,35 @@ def test_an_error_in_a_callback_is_raised_and_the_consumer_goes_on(cluster: Clus
             consumer.poll(20_000)
 
 
+def test_callbacks_that_poll_or_close_their_consumer(cluster: Cluster) -> None:
+    errors: list[str] = []
+    calls: list[str] = []
+
+    def poll(partitions: list[TopicPartition]) -> None:
+        try:
+            consumer.poll()
+        except UsageError as error:
+            errors.append(str(error))
+
+    def close(partitions: list[TopicPartition]) -> None:
+        calls.append("close")
+        consumer.close()
+
+    with member(cluster, "nested") as consumer:
+        consumer.subscribe(["t"], on_assigned=poll, on_revoked=poll)
+        assert len(read(consumer, 20)) == 20
+        consumer.unsubscribe()
+        assert [error.partition(":")[0] for error in errors] == [
+            "poll() in a callback of subscribe(), which poll() waits for"
+        ] * 2
+        consumer.assign([("t", 0)])  # whose end calls nobody back
+        consumer.assign([])
+        consumer.subscribe(["t"], on_assigned=close, on_revoked=close)
+        with pytest.raises(UsageError, match="closed"):
+            consumer.poll(20_000)
+    assert calls == ["close"]
+
+
 def test_a_member_that_nobody_closes_leaves_its_group(cluster: Cluster) -> None:
     consumer = member(cluster, "dropped")
     consumer.subscribe(["t"])

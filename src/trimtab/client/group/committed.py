@@ -40,7 +40,7 @@ class CommittedOffsets:
     """The committed offsets of one group.
 
     Args:
-        identity: who commits, at the time of each request.
+        identity: who commits, at the time of each request. Raises KafkaError if nobody may.
     """
 
     def __init__(
@@ -82,15 +82,13 @@ class CommittedOffsets:
         topics = [
             OffsetCommitRequestTopic(name=name, partitions=of) for name, of in by_topic.items()
         ]
-        asked_as = self._identity()
 
         def make(version: int) -> OffsetCommitRequest:
-            nonlocal asked_as
-            asked_as = self._identity()
+            generation, member_id = self._identity()
             return OffsetCommitRequest(
                 group_id=self._group,
-                generation_id_or_member_epoch=asked_as.generation,
-                member_id=asked_as.member_id,
+                generation_id_or_member_epoch=generation,
+                member_id=member_id,
                 group_instance_id=self._instance_id,
                 topics=topics,
             )
@@ -99,8 +97,8 @@ class CommittedOffsets:
             for topic in response.topics:
                 for each in topic.partitions:
                     code = error_code(each.error_code)
-                    if code is ErrorCode.STALE_MEMBER_EPOCH and asked_as != self._identity():
-                        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # again, in its new epoch
+                    if code is ErrorCode.STALE_MEMBER_EPOCH:
+                        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # again, in its next epoch
                     if code is not ErrorCode.NONE:
                         subject = f"group {self._group}, {topic.name}-{each.partition_index}"
                         if code in _LOST:
@@ -139,11 +137,8 @@ class CommittedOffsets:
                 return OffsetFetchRequest(
                     group_id=self._group, topics=topics, require_stable=is_stable
                 )
-            generation, member_id = self._identity()
             group = OffsetFetchRequestGroup(
                 group_id=self._group,
-                member_id=member_id or None,
-                member_epoch=generation,
                 topics=[
                     OffsetFetchRequestTopics(name=name, partition_indexes=of)
                     for name, of in by_topic.items()

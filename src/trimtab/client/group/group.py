@@ -21,13 +21,13 @@ from trimtab.client.group.classic import ClassicMember
 from trimtab.client.group.committed import CommittedOffsets
 from trimtab.client.group.consumer_protocol import ConsumerMember
 from trimtab.client.group.handover import Handover
-from trimtab.client.group.membership import MemberOptions, Membership
+from trimtab.client.group.membership import Identity, MemberOptions, Membership
 from trimtab.client.group.subscription import TopicFinder, Topics
 from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink
 from trimtab.client.network.session import Session
-from trimtab.errors import KafkaError
+from trimtab.errors import BrokerError, ErrorCode, KafkaError
 from trimtab.records import TopicPartition
 
 logger = logging.getLogger("trimtab.client")
@@ -78,7 +78,7 @@ class Group:
             else ClassicMember(*common, list(assignors))
         )
         self._offsets = CommittedOffsets(
-            options.group_id, options.instance_id, link, lambda: self._member.identity
+            options.group_id, options.instance_id, link, self._identity
         )
         self.is_commit_due = False
         self._commit_timer: asyncio.TimerHandle | None = None
@@ -93,6 +93,22 @@ class Group:
         return ConsumerGroup(
             self._options.group_id, generation, member_id, self._options.instance_id
         )
+
+    def _identity(self) -> Identity:
+        """Who commits: after `subscribe` only a member, since without members a group accepts
+        commits of anybody.
+
+        Raises:
+            BrokerError: the member has lost its partitions.
+        """
+        identity = self._member.identity
+        if self._living is not None and identity.generation < 0:
+            raise BrokerError(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                "this consumer is not a member now; poll, and commit what it reads from then on",
+                f"group {self._options.group_id}",
+            )
+        return identity
 
     def subscribe(self, topics: Topics) -> None:
         """Be a member that reads these topics."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from tests.unit.broker.conftest import Lab, lab
@@ -29,6 +32,25 @@ def test_who_is_no_member_commits_only_while_the_group_has_none(lab: Lab) -> Non
                 assert "removed this member" in str(raised.value)
             found = await stranger.committed([("t", 0)])
             assert [each and each.offset for each in found.values()] == [3]
+
+    lab.run(scenario, config=QUICK)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_member_that_was_removed_commits_nothing_even_if_the_group_is_empty(
+    lab: Lab, protocol: str
+) -> None:
+    async def scenario() -> None:
+        await fill(lab)
+        options: dict[str, Any] = {"group_protocol": protocol, "max_poll_interval_ms": 9000}
+        async with consumer(lab, **options, enable_auto_commit=False) as slow:
+            slow.subscribe(["t"])
+            assert len(await read(slow, 40)) == 40
+            await asyncio.sleep(30)
+            with pytest.raises(BrokerError, match="not a member now; poll"):
+                await slow.commit()
+            async with consumer(lab, "other") as other:
+                assert set((await other.committed([("t", 0)])).values()) == {None}
 
     lab.run(scenario, config=QUICK)
 
