@@ -211,6 +211,9 @@ CALLS: dict[type, dict[str, dict[str, Any]]] = {
         "end_offsets": {"partitions": [("t", 0)]},
         "offsets_for_times": {"timestamps": {("t", 0): 0}},
         "problem": {"partition": ("t", 0)},
+        "subscribe": {"topics": ["t"], "on_assigned": None, "on_revoked": None, "on_lost": None},
+        "commit": {"offsets": {("t", 0): 0}},
+        "committed": {"partitions": [("t", 0)]},
     },
     Admin: {
         "topics": {"include_internal": False},
@@ -257,7 +260,12 @@ CALLS: dict[type, dict[str, dict[str, Any]]] = {
 # A lookup waits for the fetch before it, on the same connection.
 LIMITS: dict[type, dict[str, Any]] = {
     Producer: {"max_block_ms": 50},
-    Consumer: {"default_api_timeout_ms": 100, "fetch_max_wait_ms": 5},
+    Consumer: {
+        "default_api_timeout_ms": 100,
+        "fetch_max_wait_ms": 5,
+        "group_id": "g",
+        "auto_offset_reset": "earliest",
+    },
     Admin: {"default_api_timeout_ms": 100},
 }
 UNCHECKED = {"__init__", "__exit__", "__aexit__", "close", "send"}
