@@ -295,7 +295,7 @@ class ClassicGroup:
     def _replace(
         self, now: Now, caller: Caller, request: JoinGroupRequest, old: Member, member_id: str
     ) -> None:
-        """A static member comes back: it gets a new id, and whoever has the old one is fenced."""
+        """A static member comes back: it gets a new id, and the old id is fenced."""
         self._refuse_waiting(old, ErrorCode.FENCED_INSTANCE_ID)
         leader_before = self.leader
         self.members = {

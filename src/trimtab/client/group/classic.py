@@ -329,7 +329,7 @@ class ClassicMember:
                 self._note_end(error)
             else:
                 self._handover.fail(error)
-        except KafkaError as error:
+        except Exception as error:  # also one of ours: a member without heartbeats must be noticed
             self._handover.fail(error)
 
     async def _ask_whether_all_is_well(self) -> None:

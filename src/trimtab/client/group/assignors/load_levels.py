@@ -109,7 +109,7 @@ class _Scene:
         everywhere: for each partition all groups whose members may have it.
         limit: a member should not have more, unless it is a single partition.
         least: a member should not have less.
-        least_far: the weight that must be read from other racks, whoever reads it.
+        least_far: the weight that must be read from other racks, whichever members read it.
     """
 
     def __init__(
