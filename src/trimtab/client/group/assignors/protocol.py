@@ -150,3 +150,20 @@ def plain_subscriber(
         max(metadata.generation_id, NO_GENERATION),
         metadata.rack_id or None,
     )
+
+
+class WithoutUserData:
+    """What assignors have alike that send no user data of their own."""
+
+    def user_data(
+        self,
+        owned: Collection[TopicPartition],
+        generation: int,
+        rates: Mapping[TopicPartition, float],
+    ) -> None:
+        return None
+
+    def subscriber(
+        self, member_id: str, instance_id: str | None, metadata: ConsumerProtocolSubscription
+    ) -> Subscriber:
+        return plain_subscriber(member_id, instance_id, metadata)

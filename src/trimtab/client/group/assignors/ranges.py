@@ -6,21 +6,20 @@ Source: Apache Kafka's `RangeAssignor`; KIP-881 for racks.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from trimtab.client.group.assignors.protocol import (
     Assignment,
     Subscriber,
     Topic,
+    WithoutUserData,
     in_order,
-    plain_subscriber,
     subscribers_of_topics,
 )
 from trimtab.records import TopicPartition
-from trimtab.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 
 
-class RangeAssignor:
+class RangeAssignor(WithoutUserData):
     """Each topic is divided by itself: its first members get one partition more.
 
     So topics with the same subscribers and equally many partitions are divided alike
@@ -30,19 +29,6 @@ class RangeAssignor:
 
     name = "range"
     is_cooperative = False
-
-    def user_data(
-        self,
-        owned: Collection[TopicPartition],
-        generation: int,
-        rates: Mapping[TopicPartition, float],
-    ) -> None:
-        return None
-
-    def subscriber(
-        self, member_id: str, instance_id: str | None, metadata: ConsumerProtocolSubscription
-    ) -> Subscriber:
-        return plain_subscriber(member_id, instance_id, metadata)
 
     def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Topic]) -> Assignment:
         by_topic = subscribers_of_topics(in_order(subscribers), topics)

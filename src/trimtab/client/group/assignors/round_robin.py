@@ -5,38 +5,24 @@ Source: Apache Kafka's `RoundRobinAssignor`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from trimtab.client.group.assignors.protocol import (
     Assignment,
     Subscriber,
     Topic,
+    WithoutUserData,
     existing_topics,
     in_order,
-    plain_subscriber,
 )
 from trimtab.records import TopicPartition
-from trimtab.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 
 
-class RoundRobinAssignor:
+class RoundRobinAssignor(WithoutUserData):
     """A member that does not subscribe to a partition's topic is passed over."""
 
     name = "roundrobin"
     is_cooperative = False
-
-    def user_data(
-        self,
-        owned: Collection[TopicPartition],
-        generation: int,
-        rates: Mapping[TopicPartition, float],
-    ) -> None:
-        return None
-
-    def subscriber(
-        self, member_id: str, instance_id: str | None, metadata: ConsumerProtocolSubscription
-    ) -> Subscriber:
-        return plain_subscriber(member_id, instance_id, metadata)
 
     def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Topic]) -> Assignment:
         members = in_order(subscribers)
