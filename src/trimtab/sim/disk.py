@@ -94,10 +94,16 @@ class VirtualDisk:
         """
         content = self._content(path)
         assert content is not None, path
-        if not lasts:
-            content.flipped.setdefault(position, content.data[position])
-        content.data[position] ^= 1 << bit
+        content.flip(position, bit, lasts)
         self.rotten[path] = None
+
+    def restore(self) -> None:
+        """Undo every `flip`, as if the files were copied from a backup."""
+        for path in self.rotten:
+            content = self._content(path)
+            if content is not None:
+                content.restore()
+        self.rotten.clear()
 
     def end(self) -> None:
         """The process that uses the disk ends: its files and mount become unusable, the lock is
@@ -324,7 +330,8 @@ class _Content:
     Attributes:
         flushed: number of bytes that survive a crash for certain.
         cut: the flushed bytes before a truncation that has not been flushed; None without one.
-        flipped: original values, by position, of bytes that are wrong in memory only.
+        flipped: original values of flipped bytes, by position, and whether they are wrong on the
+            disk, not in memory only.
     """
 
     __slots__ = ("cut", "data", "flipped", "flushed")
@@ -333,7 +340,17 @@ class _Content:
         self.data = bytearray()
         self.flushed = 0
         self.cut: bytes | None = None
-        self.flipped: dict[int, int] = {}
+        self.flipped: dict[int, tuple[int, bool]] = {}
+
+    def flip(self, position: int, bit: int, lasts: bool) -> None:
+        was, lasted = self.flipped.get(position, (self.data[position], False))
+        self.flipped[position] = was, lasts or lasted
+        self.data[position] ^= 1 << bit
+
+    def restore(self) -> None:
+        for at, (was, _) in self.flipped.items():
+            self.data[at] = was
+        self.flipped = {}
 
     def flush(self, size: int | None = None) -> None:
         """Make the first `size` bytes durable; all bytes if None."""
@@ -347,12 +364,13 @@ class _Content:
         self.data += bytes(max(0, size - len(self.data)))
         del self.data[size:]
         self.flushed = min(self.flushed, size)
-        self.flipped = {at: was for at, was in self.flipped.items() if at < size}
+        self.flipped = {at: flip for at, flip in self.flipped.items() if at < size}
 
     def crash(self, random: Random | None, lazily: Random | None) -> None:
-        for at, was in self.flipped.items():
-            if at < self.flushed:
+        for at, (was, lasts) in list(self.flipped.items()):
+            if at < self.flushed and not lasts:
                 self.data[at] = was
+                del self.flipped[at]
         if self.cut is not None and lazily and lazily.random() < 0.3:
             self.data[:] = self.cut
             self.flushed = len(self.data)
@@ -366,7 +384,7 @@ class _Content:
             self.data[-torn:] = bytes(torn)
         self.flushed = len(self.data)
         self.cut = None
-        self.flipped = {}
+        self.flipped = {at: flip for at, flip in self.flipped.items() if at < self.flushed}
 
 
 class _Directory:

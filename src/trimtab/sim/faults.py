@@ -39,6 +39,9 @@ _BEFORE_LENGTH_ENDS = 12
 _RECORDS_AT = 61
 """Position of the first record in a batch."""
 
+_RESTORE_AFTER_S = 60.0
+"""Seconds that operators wait for a replica to come into sync before they use a backup."""
+
 _DISK_ACTIONS = ("append", "flush", "read", "write", "truncate", "delete", "rename")
 
 
@@ -73,6 +76,7 @@ class FaultSchedule:
         self._failed_disks: dict[VirtualNode, None] = {}
         self._is_healing = False
         self._is_repairing = False
+        self._repaired_from_s = 0.0
         self.counts: Counter[str] = Counter()
         self._pace_s = random.choice((0.2, 0.6, 2.0))
         operators = OperatorRequests(cluster, checkers, kinds, random, self._run)
@@ -153,6 +157,7 @@ class FaultSchedule:
     def repair(self) -> None:
         """From now on replace disks that fail for good, one at a time."""
         self._is_repairing = True
+        self._repaired_from_s = self._world.loop.time()
 
     def run_operators(self) -> None:
         """The operators' actions. Restart brokers with failed logs, which accept no writes until
@@ -164,10 +169,8 @@ class FaultSchedule:
                     each.start()
         if self._is_repairing:
             for node in self._cluster.brokers:
-                if self._needs_new_disk(node) and not (
-                    self._replace_disk(node) or node.disk.rotten
-                ):
-                    self._heal_disk(node)  # the data is copied to a new disk
+                if self._needs_new_disk(node) and not self._replace_disk(node):
+                    self._save_data(node)
         for node in self._cluster.brokers:
             if (
                 node.is_serving
@@ -177,11 +180,21 @@ class FaultSchedule:
             ):
                 self._run(self._restart(node))
 
+    def _save_data(self, node: VirtualBroker) -> None:
+        """Keep the data of a broker that is not replaced, as no other may have it. A disk that
+        fails for good is copied to another, with its flipped bits. These are restored from a backup
+        if no replica has come into sync for long: a follower cannot read beyond a flipped bit."""
+        if node in self._failed_disks:
+            self._heal_disk(node)
+        if node.disk.rotten and self._world.loop.time() > self._repaired_from_s + _RESTORE_AFTER_S:
+            self._world.trace.append(f"{node.host} gets its files from a backup")
+            node.disk.restore()
+
     def _heal_disk(self, node: VirtualNode) -> None:
         self._failed_disks.pop(node, None)
         node.disk.fault = None
         node.disk.flush_s = None
-        if isinstance(node, VirtualBroker):
+        if isinstance(node, VirtualBroker) and not node.disk.rotten:
             self._losses.note_healed(node)
 
     def _needs_new_disk(self, node: VirtualNode) -> bool:

@@ -216,6 +216,32 @@ def test_a_bit_that_flips_in_memory_alone_is_right_again_after_a_crash(lasts: bo
     assert disk.read_file("a") == (b"acc" if lasts else b"abc")
 
 
+@pytest.mark.parametrize("lasts", [True, False])
+def test_flipped_bits_can_be_restored(lasts: bool) -> None:
+    disk = VirtualDisk()
+    disk.write_file("a", b"abc")
+    disk.write_file("b", b"xyz")
+    for position, bit in ((0, 3), (1, 0), (1, 5), (2, 1)):
+        disk.flip("a", position, bit, lasts)
+    disk.flip("b", 0, 0, lasts)
+    disk.delete("b")
+    file = disk.open("a")
+    file.truncate(2)
+    disk.restore()
+    assert disk.read_file("a") == b"ab"
+    assert not disk.rotten
+
+
+def test_a_flip_that_lasts_is_restored_even_after_a_crash() -> None:
+    disk = VirtualDisk()
+    disk.write_file("a", b"abc")
+    disk.flip("a", 1, 0, True)
+    disk.crash(Random(1))
+    assert disk.read_file("a") == b"acc"
+    disk.restore()
+    assert disk.read_file("a") == b"abc"
+
+
 def test_another_disk_is_empty_and_works() -> None:
     disk = VirtualDisk(capacity=10)
     disk.write_file("a", b"abc")
