@@ -423,7 +423,12 @@ class Partition:
                 offset = leader_end_offset
             else:
                 offset = min(leader_end_offset, end_offset, log.log_end_offset)
-        log.truncate(max(0, offset))
+        if offset < log.log_start_offset:
+            # All that this log has is the leader's not, or only an epoch that a crash has brought
+            # back. Its start stays: records before it were deleted.
+            log.restart_at(log.log_start_offset)
+        else:
+            log.truncate(offset)
         self.notify_changed()
         return log.log_end_offset
 

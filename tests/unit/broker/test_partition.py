@@ -395,6 +395,19 @@ def test_logs_that_diverged_several_times_are_truncated_to_their_common_part(sta
     assert follower.log.leader_epochs == [LeaderEpoch(1, 0)]
 
 
+@pytest.mark.kip(279)
+def test_truncating_to_the_leader_keeps_the_log_start(stand: Stand) -> None:
+    """The log began again at 51, and a crash has brought back an epoch from before that."""
+    partition = diverged(stand)
+    log = partition.log
+    log.restart_at(51)
+    log._epochs.begin(2, 40)
+    assert log.latest_epoch == 2
+    assert partition.truncate_to_leader(1, 40) == 51
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (51, 51, 51)
+    assert log.leader_epochs == [], "or the leader would say the same again"
+
+
 def test_a_failed_disk_makes_no_progress(stand: Stand) -> None:
     partition = stand.follow()
     stand.disk.fault = lambda action, path: 5 if action == "append" else 0
