@@ -24,7 +24,7 @@ from trimtab.broker.broker import Broker
 from trimtab.broker.partition import Partition
 from trimtab.metadata.image import RECOVERING, ClusterImage, PartitionRegistration
 from trimtab.sim.histories import Damaged, History, ReplicaView, StoredBatch
-from trimtab.sim.topic_kinds import TRANSIENT, TopicKind
+from trimtab.sim.topic_kinds import NEVER_MS, TRANSIENT, TopicKind
 from trimtab.sim.virtual_cluster import VirtualBroker, VirtualCluster, current_life
 from trimtab.wire.batch_cy import read_records
 from trimtab.wire.sentinels import NO_LEADER
@@ -472,6 +472,8 @@ class Checkers:
         if controller is None:
             return "the controller is down"
         held: dict[tuple[str, int], tuple[ReplicaView, object]] = {}
+        leaders: dict[tuple[str, int], tuple[ReplicaView, dict[bytes, object]]] = {}
+        followers: list[tuple[tuple[str, int], ReplicaView, dict[bytes, object]]] = []
         for node in self._cluster.brokers:
             if node.broker is None:
                 return f"{node} is down"
@@ -479,15 +481,26 @@ class Checkers:
                 view = self._views[partition]
                 if node.id not in controller.image.topics[topic].partitions[index].replicas:
                     return f"{view.name} is not a replica any more"
-                history = self.history(partition)
-                holds = (
-                    _latest_records(view)
-                    if view.kind.compacts
-                    else view.batches[view.index_of(history.start) :]
-                )
+                if view.kind.compacts:
+                    if partition.leadership is None:
+                        followers.append(((topic, index), view, _latest_records(view)))
+                    else:
+                        leaders[topic, index] = view, _latest_records(view)
+                    continue
+                holds = view.batches[view.index_of(self.history(partition).start) :]
                 other = held.setdefault((topic, index), (view, holds))
                 if holds != other[1]:
                     return f"{view.name} and {other[0].name} hold different records"
+        for key, view, latest in followers:
+            if key not in leaders:
+                return f"{view.name} has no leader"
+            leader, expected = leaders[key]
+            if view.kind.delete_retention_ms != NEVER_MS:
+                # A follower that was away for longer has missed tombstones, and keeps what they
+                # deleted, as in Apache Kafka.
+                latest = {each: record for each, record in latest.items() if each in expected}
+            if latest != expected:
+                return f"{view.name} and {leader.name} hold different records"
         return ""
 
     def acknowledged(self, topic: str, partition: int, offset: int, sender: str) -> None:
@@ -562,7 +575,7 @@ class _LogCapture(logging.Handler):
         self._logged(record)
 
 
-def _latest_records(view: ReplicaView) -> dict[bytes, tuple[int, bytes]]:
+def _latest_records(view: ReplicaView) -> dict[bytes, object]:
     """By key, offset and value of a replica's last record; without tombstones."""
     latest: dict[bytes, tuple[int, bytes | None]] = {}
     for segment in view.partition.log._segments:

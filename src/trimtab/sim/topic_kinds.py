@@ -11,7 +11,7 @@ LOOSE: Final = "loose"
 COMPACTED: Final = "compacted"
 SHORT: Final = "short"
 
-_NEVER_MS = 10**12
+NEVER_MS = 10**12
 
 
 class TopicKind(NamedTuple):
@@ -34,9 +34,9 @@ class TopicKind(NamedTuple):
     config: dict[str, Any]
     compacts: bool = False
     shortens: bool = False
-    retention_ms: int = _NEVER_MS
-    retention_bytes: int = _NEVER_MS
-    delete_retention_ms: int = _NEVER_MS
+    retention_ms: int = NEVER_MS
+    retention_bytes: int = NEVER_MS
+    delete_retention_ms: int = NEVER_MS
     is_idempotent: bool = True
     acks: str = "all"
 
@@ -81,8 +81,8 @@ def choose_kinds(random: Random) -> dict[str, TopicKind]:
             True, config, compacts=True, delete_retention_ms=delete_retention_ms
         )
     if random.random() < 0.6:
-        retention_ms = random.choice((5_000, 20_000, _NEVER_MS))
-        retention_bytes = random.choice((10_000, _NEVER_MS))
+        retention_ms = random.choice((5_000, 20_000, NEVER_MS))
+        retention_bytes = random.choice((10_000, NEVER_MS))
         config = {
             "min.insync.replicas": 2,
             "segment.bytes": random.choice((1_000, 4_000)),
