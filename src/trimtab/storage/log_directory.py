@@ -103,6 +103,7 @@ class LogDirectory:
         self._must_delete_life = False
         self.has_lost = False
         self._uncleanable: dict[Log, None] = {}
+        self._renamed: list[str] = []
 
     @classmethod
     def open(
@@ -253,7 +254,8 @@ class LogDirectory:
         _log.warning("set aside %s as %s: %s", key, directory, why)
 
     def delete_log(self, topic: str, partition: int) -> None:
-        """Deletes a partition's log with its files, open or not. A missing log is no error."""
+        """Deletes a partition's log, open or not. A missing log is no error. Its directory is
+        renamed to `-delete`, and deleted by the next `checkpoint`."""
         key = TopicPartition(topic, partition)
         log = self._logs.pop(key, None)
         if log is not None:
@@ -263,7 +265,7 @@ class LogDirectory:
             self._uncleanable.pop(log, None)
             log.abandon()
         if str(key) in self._names:
-            self._delete_directory(key)
+            self._renamed.append(self._move_away(key, _DELETE_SUFFIX))
 
     def set_aside_strays(self, kept: Container[tuple[str, int]]) -> list[str]:
         """Renames the logs that are not open to `-stray`. Their topics were deleted, or their
@@ -285,8 +287,9 @@ class LogDirectory:
         return [self._move_away(key, _STRAY_SUFFIX) for key in strays]
 
     async def checkpoint(self) -> None:
-        """Fsyncs the segments rolled since the last call, without blocking the loop, and writes the
-        checkpoints. Call it every `log.flush.offset.checkpoint.interval.ms`.
+        """Fsyncs the segments rolled since the last call, without blocking the loop, writes the
+        checkpoints, and deletes the files of deleted logs. Call it every
+        `log.flush.offset.checkpoint.interval.ms`.
 
         Raises:
             StorageError: the disk failed; the recovery point of a failed log is unchanged.
@@ -303,6 +306,7 @@ class LogDirectory:
             self.note_loss()
         self._note_checkpoints(changed)
         self._write_checkpoints()
+        await self._delete_renamed()
         if failure is not None:
             raise failure
 
@@ -521,9 +525,21 @@ class LogDirectory:
         if failure is not None:
             raise failure
 
-    def _delete_directory(self, key: TopicPartition) -> None:
-        """Renames the directory first: a crash must not leave half a log under its name."""
-        self._storage.delete(self._move_away(key, _DELETE_SUFFIX))
+    async def _delete_renamed(self) -> None:
+        """Deletes the directories of deleted logs, once their new names survive a loss of power.
+        Otherwise one could bring back half of a log under its old name."""
+        if not self._renamed:
+            return
+        self._flush_names()
+        while self._renamed:
+            self._storage.delete(self._renamed[-1])
+            self._renamed.pop()
+            await asyncio.sleep(0)
+
+    def _flush_names(self) -> None:
+        """Makes the names in this directory survive a loss of power."""
+        self._storage.write_file(_PROBE, b"")
+        self._storage.delete(_PROBE)
 
     def _move_away(self, key: TopicPartition, suffix: str) -> str:
         suffix = f".{self._random.randbytes(16).hex()}{suffix}"

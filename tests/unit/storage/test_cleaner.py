@@ -682,6 +682,7 @@ class TestMeanwhile:
         self, disk: VirtualDisk, directory: LogDirectory, log: Log, turn: int
     ) -> None:
         interrupt(directory, turn, lambda: directory.delete_log("flights", 0))
+        asyncio.run(directory.checkpoint())
         assert not [name for name in disk.list("") if name.startswith("flights")]
 
     def test_the_directory_may_be_closed(

@@ -227,6 +227,7 @@ class TestLogs:
         directory.close()
         again = open_directory(disk)
         again.delete_log("flights", 1)
+        asyncio.run(again.checkpoint())
         assert not [name for name in disk.list("") if name.startswith("flights")]
         assert again.open_log("flights", 0, OTHER_ID, CONFIG).log_end_offset == 0
         assert again.open_log("flights", 1, OTHER_ID, CONFIG).log_end_offset == 0
@@ -323,6 +324,22 @@ class TestLogs:
         disk.end()
         assert open_directory(disk).previous_epoch == -1
 
+    @pytest.mark.parametrize("seed", range(40))
+    def test_a_loss_of_power_leaves_all_of_a_deleted_log_or_nothing(self, seed: int) -> None:
+        disk = VirtualDisk(is_lazy=True)
+        directory = open_directory(disk)
+        log = directory.open_log("flights", 0, TOPIC_ID, LogConfig(segment_bytes=300))
+        fill(log, 10)
+        asyncio.run(directory.checkpoint())
+        files = [name for name in disk.list("flights-0") if name.endswith(".log")]
+        assert len(files) > 3
+        directory.delete_log("flights", 0)
+        if seed % 2:
+            asyncio.run(directory.checkpoint())
+        disk.crash(Random(seed))
+        left = [name for name in disk.list("flights-0") if name.endswith(".log")]
+        assert sorted(left) in ([], sorted(files))
+
     def test_an_interrupted_deletion_is_finished(
         self, disk: VirtualDisk, directory: LogDirectory
     ) -> None:
@@ -337,8 +354,9 @@ class TestLogs:
             return 0
 
         disk.fault = fail
+        directory.delete_log(topic, 0)
         with pytest.raises(StorageError):
-            directory.delete_log(topic, 0)
+            asyncio.run(directory.checkpoint())
         disk.fault = None
         disk.crash()
         assert doomed[0] in disk.list("")
@@ -681,6 +699,7 @@ def test_logs_may_be_deleted_during_retention(disk: VirtualDisk, directory: LogD
         await asyncio.sleep(0)
         for partition in range(20):
             directory.delete_log("flights", partition)
+        await directory.checkpoint()
         return await retaining
 
     assert 0 < asyncio.run(both()) < 80
