@@ -1,12 +1,12 @@
-"""The id of the cluster that a directory belongs to: `cluster.id` in `meta.properties`, as in
-Kafka."""
+"""Whose a directory is: `meta.properties` with the cluster's id and a broker's ids, as in Kafka."""
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from random import Random
 
-from trimtab.errors import CorruptData
+from trimtab.errors import CorruptData, UsageError
+from trimtab.storage.properties import decode_uuid, encode_uuid, read_properties
 from trimtab.storage.storage import Storage
 
 _META = "meta.properties"
@@ -61,3 +61,38 @@ def make_cluster_id(random: Random) -> str:
         cluster_id = urlsafe_b64encode(random.randbytes(16)).decode("ascii").rstrip("=")
         if not cluster_id.startswith("-"):  # command lines would take it for an option
             return cluster_id
+
+
+def identify_broker(storage: Storage, node_id: int, cluster_id: str, random: Random) -> bytes:
+    """Check that a directory is this broker's, or assign an empty one to it.
+
+    Returns:
+        the directory's id.
+
+    Raises:
+        StorageError: the disk failed.
+        UsageError: it is the directory of another broker or cluster.
+    """
+    meta = read_properties(storage.read_file(_META) or b"", "=")
+    for name, ours in (("node.id", str(node_id)), ("cluster.id", cluster_id)):
+        theirs = meta.get(name, ours)
+        if theirs != ours:
+            raise UsageError(
+                f"{_META} says {name}={theirs}, but this broker has {name}={ours}; "
+                "choose the data directory that belongs to it, or an empty one; if the controller "
+                "has lost its directory, `trimtab recover` rebuilds it"
+            )
+    directory_id = decode_uuid(meta.get("directory.id", ""))
+    if directory_id is not None and {"node.id", "cluster.id"} <= meta.keys():
+        return directory_id
+    directory_id = random.randbytes(16)
+    lines = (
+        "#",
+        f"node.id={node_id}",
+        f"directory.id={encode_uuid(directory_id)}",
+        "version=1",
+        f"cluster.id={cluster_id}",
+        "",
+    )
+    storage.write_file(_META, "\n".join(lines).encode("utf-8"))
+    return directory_id

@@ -28,6 +28,7 @@ from typing import Any
 from trimtab.errors import CorruptData, UsageError
 from trimtab.records import TopicPartition
 from trimtab.storage.cleaner import Cleaner, DirtyPart, find_dirty_part
+from trimtab.storage.identity import identify_broker
 from trimtab.storage.log import Log
 from trimtab.storage.log_changes import LogChanges
 from trimtab.storage.log_config import LogConfig
@@ -36,7 +37,6 @@ from trimtab.storage.properties import decode_uuid, encode_uuid, read_properties
 from trimtab.storage.storage import Space, Storage, StorageError
 from trimtab.wire.sentinels import NO_EPOCH
 
-_META = "meta.properties"
 _RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 _LOG_START_OFFSETS = "log-start-offset-checkpoint"
 _HIGH_WATERMARKS = "replication-offset-checkpoint"
@@ -130,7 +130,7 @@ class LogDirectory:
         try:
             storage.write_file(_PROBE, bytes(_PROBE_BYTES))
             storage.delete(_PROBE)
-            directory_id = _identify(storage, node_id, cluster_id, random)
+            directory_id = identify_broker(storage, node_id, cluster_id, random)
             sign = storage.read_file(_CLEAN_SHUTDOWN)
             # A crash from now on leaves logs that need recovery.
             storage.delete(_CLEAN_SHUTDOWN)
@@ -574,30 +574,3 @@ def _read_json(content: bytes | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _identify(storage: Storage, node_id: int, cluster_id: str, random: Random) -> bytes:
-    """Checks that the directory is this broker's, or assigns it; returns the directory's id."""
-    meta = read_properties(storage.read_file(_META) or b"", "=")
-    for name, ours in (("node.id", str(node_id)), ("cluster.id", cluster_id)):
-        theirs = meta.get(name, ours)
-        if theirs != ours:
-            raise UsageError(
-                f"{_META} says {name}={theirs}, but this broker has {name}={ours}; "
-                "choose the data directory that belongs to it, or an empty one; if the controller "
-                "has lost its directory, `trimtab recover` rebuilds it"
-            )
-    directory_id = decode_uuid(meta.get("directory.id", ""))
-    if directory_id is not None and {"node.id", "cluster.id"} <= meta.keys():
-        return directory_id
-    directory_id = random.randbytes(16)
-    lines = (
-        "#",
-        f"node.id={node_id}",
-        f"directory.id={encode_uuid(directory_id)}",
-        "version=1",
-        f"cluster.id={cluster_id}",
-        "",
-    )
-    storage.write_file(_META, "\n".join(lines).encode("utf-8"))
-    return directory_id
