@@ -26,8 +26,8 @@ from typing import IO, Any
 import pytest
 
 from benchmarks.jars import java_command, kafka_jars
-from benchmarks.processes import free_neighbours
-from tests.conformance.test_cluster_process import addresses, kill_node, nodes, running
+from benchmarks.processes import free_neighbours, nodes_of
+from tests.conformance.test_cluster_process import addresses, kill_node, running
 from tests.kafka import needs_kafka
 from trimtab import Admin, Consumer, Delivery, Producer, TopicPartition
 from trimtab.system.clock import monotonic_clock
@@ -352,11 +352,11 @@ class Killed:
     def kill(self, name: str, load: Load, admin: Admin, clients: list[Future[None]]) -> None:
         """Kill a node; return when it is back, all replicas are in sync, and from each partition a
         record was read that was sent after the kill."""
-        before = nodes(self.supervisor.pid)[name]
+        before = nodes_of(self.supervisor.pid)[name]
         kill_node(name, self.supervisor)
         self.kills += 1
         await_that(
-            lambda: nodes(self.supervisor.pid).get(name) not in (None, before), load, clients
+            lambda: nodes_of(self.supervisor.pid).get(name) not in (None, before), load, clients
         )
         await_that(lambda: is_in_sync(admin, load.topic), load, clients)
         sends = load.sends

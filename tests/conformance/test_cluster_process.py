@@ -21,9 +21,10 @@ import pytest
 
 from benchmarks.processes import (
     answers_metadata,
-    children_of,
     free_neighbours,
+    nodes_of,
     resident_mib,
+    words_of,
 )
 from trimtab import Admin, Consumer, Producer, TopicPartition
 from trimtab.client.accumulator.queues_cy import Delivery
@@ -76,38 +77,22 @@ def port() -> int:
     return free_neighbours(BROKERS)
 
 
-def nodes(supervisor: int) -> dict[str, int]:
-    """The process of each node, by its name."""
-    found = {}
-    for pid in children_of(supervisor):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        except FileNotFoundError:  # it has ended meanwhile
-            continue
-        if "--data" in words:
-            found[Path(words[words.index("--data") + 1]).name] = pid
-    return found
-
-
 def is_gone(pid: int) -> bool:
-    """Whether there is no such process, or only a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
+    """Whether there is no such process, or only a zombie, which has no command line."""
+    return not any(words_of(pid))
 
 
 def kill_everything(supervisor: subprocess.Popen[str]) -> None:
     """Kill all processes at once, as a reset of the machine would; but the page cache survives."""
     supervisor.send_signal(signal.SIGSTOP)  # or it would restart the first ones killed
-    for pid in nodes(supervisor.pid).values():
+    for pid in nodes_of(supervisor.pid).values():
         os.kill(pid, signal.SIGKILL)
     supervisor.kill()
     assert supervisor.wait(EXIT_SECONDS) == -signal.SIGKILL
 
 
 def kill_node(name: str, supervisor: subprocess.Popen[str]) -> None:
-    os.kill(nodes(supervisor.pid)[name], signal.SIGKILL)
+    os.kill(nodes_of(supervisor.pid)[name], signal.SIGKILL)
 
 
 class Sent(dict[int, tuple[int, int]]):
@@ -219,17 +204,17 @@ def test_clients_keep_working_while_nodes_are_killed_one_after_another(
             admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
         with Producer(bootstrap_servers=servers, acks="all", linger_ms=1) as producer:
             for name in ("broker-0", "controller", "broker-1", "broker-2", "controller"):
-                killed = nodes(process.pid)[name]
+                killed = nodes_of(process.pid)[name]
                 kill_node(name, process)
                 last = send_burst(producer, sent)
-                while not last.done() or nodes(process.pid).get(name) in (None, killed):
+                while not last.done() or nodes_of(process.pid).get(name) in (None, killed):
                     last = send_burst(producer, sent)
                     producer.flush()
         assert len(sent) == sent.next, "not every record was acknowledged"
         with Admin(bootstrap_servers=servers) as admin:
             admin.create_topic("afterwards", partitions=1, replication_factor=3)
         stored = read_everything(servers)
-        assert sum(map(resident_mib, nodes(process.pid).values())) < PROMISED_MIB
+        assert sum(map(resident_mib, nodes_of(process.pid).values())) < PROMISED_MIB
         process.terminate()
         assert process.wait(EXIT_SECONDS) == 0
         assert process.stderr is not None
@@ -240,7 +225,7 @@ def test_clients_keep_working_while_nodes_are_killed_one_after_another(
 
 def test_no_process_keeps_running_when_the_supervisor_is_killed(port: int, tmp_path: Path) -> None:
     with running(port, tmp_path) as process:
-        left = [os.pidfd_open(pid) for pid in nodes(process.pid).values()]
+        left = [os.pidfd_open(pid) for pid in nodes_of(process.pid).values()]
         process.kill()
         process.wait(EXIT_SECONDS)
         assert len(left) == BROKERS + 1
@@ -269,7 +254,7 @@ def test_a_cluster_that_cannot_start_prints_the_reason_and_leaves_nothing(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_cluster_cleanly(port: int, tmp_path: Path, number: int) -> None:
     with running(port, tmp_path) as process:
-        left = nodes(process.pid)
+        left = nodes_of(process.pid)
         assert set(left) == {"controller", "broker-0", "broker-1", "broker-2"}
         process.send_signal(number)
         assert process.wait(EXIT_SECONDS) == 0
