@@ -10,16 +10,13 @@ from trimtab.storage.properties import decode_uuid, encode_uuid, read_properties
 from trimtab.storage.storage import Storage
 
 _META = "meta.properties"
-_CLUSTER_ID = "cluster.id="
+_CLUSTER_ID = "cluster.id"
 _JOURNAL = "__cluster_metadata-0"
 
 
 def find_cluster_id(storage: Storage) -> str | None:
     """The cluster id in a directory; None if it has none."""
-    for line in (storage.read_file(_META) or b"").decode("utf-8", "replace").splitlines():
-        if line.startswith(_CLUSTER_ID):
-            return line.removeprefix(_CLUSTER_ID).strip()
-    return None
+    return _read(storage).get(_CLUSTER_ID)
 
 
 def identify_cluster(storage: Storage, random: Random) -> str:
@@ -37,7 +34,7 @@ def identify_cluster(storage: Storage, random: Random) -> str:
             if storage.list(_JOURNAL):
                 raise CorruptData(
                     f"{_META} names no cluster.id, but {_JOURNAL} is there; write the line "
-                    f"{_CLUSTER_ID}ID into it, with the ID that the {_META} of each broker names"
+                    f"{_CLUSTER_ID}=ID into it, with the ID that the {_META} of each broker names"
                 )
             cluster_id = make_cluster_id(random)
             name_cluster(storage, cluster_id)
@@ -52,7 +49,7 @@ def name_cluster(storage: Storage, cluster_id: str) -> None:
     Raises:
         StorageError: the disk failed.
     """
-    storage.write_file(_META, f"version=1\n{_CLUSTER_ID}{cluster_id}\n".encode("ascii"))
+    storage.write_file(_META, f"version=1\n{_CLUSTER_ID}={cluster_id}\n".encode("ascii"))
 
 
 def make_cluster_id(random: Random) -> str:
@@ -64,7 +61,7 @@ def make_cluster_id(random: Random) -> str:
 
 
 def identify_broker(storage: Storage, node_id: int, cluster_id: str, random: Random) -> bytes:
-    """Check that a directory is this broker's, or assign an empty one to it.
+    """Check that a directory is this broker's; one that names no owner is assigned to it.
 
     Returns:
         the directory's id.
@@ -73,8 +70,8 @@ def identify_broker(storage: Storage, node_id: int, cluster_id: str, random: Ran
         StorageError: the disk failed.
         UsageError: it is the directory of another broker or cluster.
     """
-    meta = read_properties(storage.read_file(_META) or b"", "=")
-    for name, ours in (("node.id", str(node_id)), ("cluster.id", cluster_id)):
+    meta = _read(storage)
+    for name, ours in (("node.id", str(node_id)), (_CLUSTER_ID, cluster_id)):
         theirs = meta.get(name, ours)
         if theirs != ours:
             raise UsageError(
@@ -83,7 +80,7 @@ def identify_broker(storage: Storage, node_id: int, cluster_id: str, random: Ran
                 "has lost its directory, `trimtab recover` rebuilds it"
             )
     directory_id = decode_uuid(meta.get("directory.id", ""))
-    if directory_id is not None and {"node.id", "cluster.id"} <= meta.keys():
+    if directory_id is not None and {"node.id", _CLUSTER_ID} <= meta.keys():
         return directory_id
     directory_id = random.randbytes(16)
     lines = (
@@ -91,8 +88,12 @@ def identify_broker(storage: Storage, node_id: int, cluster_id: str, random: Ran
         f"node.id={node_id}",
         f"directory.id={encode_uuid(directory_id)}",
         "version=1",
-        f"cluster.id={cluster_id}",
+        f"{_CLUSTER_ID}={cluster_id}",
         "",
     )
     storage.write_file(_META, "\n".join(lines).encode("utf-8"))
     return directory_id
+
+
+def _read(storage: Storage) -> dict[str, str]:
+    return read_properties(storage.read_file(_META) or b"", "=")
