@@ -127,7 +127,7 @@ def words_of(pid: int) -> list[str]:
     """The command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):  # it ended before the open, or before the read
         return []
 
 
