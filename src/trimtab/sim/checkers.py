@@ -11,6 +11,7 @@
 
 A topic's guarantees are its `TopicKind`. Logs are read from the virtual disks. Of the nodes under
 test only their log start offsets, log end offsets and high watermarks are used.
+
 More than 600 lines, because the checks of replicas, leaders and the controller compare the same
 views and histories.
 """
