@@ -20,9 +20,10 @@ import pytest
 
 from tests.property.exploring import Settling, Violation, explore
 from tests.unit.coordinator.scene import GROUP, Scene, topic_id
-from trimtab.coordinator.consumer_group import ConsumerGroup, GroupState
+from trimtab.coordinator.consumer_group import ConsumerGroup
 from trimtab.coordinator.consumer_member import ConsumerMember, MemberState
 from trimtab.coordinator.effects import Now
+from trimtab.coordinator.recorded_group import GroupState
 from trimtab.errors import ErrorCode
 
 pytestmark = pytest.mark.kip(848)

@@ -20,10 +20,11 @@ from tests.unit.coordinator.scene import GROUP, Scene
 from tests.unit.coordinator.test_mixed_group import assignment, read, subscription
 from trimtab.coordinator import mixed_group
 from trimtab.coordinator.classic_group import ClassicGroup, Phase
-from trimtab.coordinator.consumer_group import ConsumerGroup, GroupState
+from trimtab.coordinator.consumer_group import ConsumerGroup
 from trimtab.coordinator.effects import Now
 from trimtab.coordinator.group_shard import GroupShard
 from trimtab.coordinator.mixed_group import MixedGroup
+from trimtab.coordinator.recorded_group import GroupState
 from trimtab.errors import ErrorCode
 from trimtab.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 

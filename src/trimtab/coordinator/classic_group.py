@@ -7,6 +7,9 @@
 Requests of JoinGroup and SyncGroup wait in their member until the group is ready for a response.
 The class decides, without clocks or I/O of its own.
 
+More than 600 lines, because requests, deadlines and the end of a rebalance all move the same
+members through the same phases.
+
 Source: Kafka's `ClassicGroup` and `GroupMetadataManager`; KIP-62 (rebalance timeout), KIP-134
 (initial delay), KIP-345 and KIP-814 (static members), KIP-394 (member ids).
 """
@@ -18,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from trimtab.coordinator.classic_member import ClassicMember, measure_member
 from trimtab.coordinator.effects import Caller, Effects, Now, RecordTooLarge
 from trimtab.coordinator.timers import Timers
 from trimtab.errors import ErrorCode
@@ -25,7 +29,6 @@ from trimtab.wire.messages.describe_groups import DescribedGroup, DescribedGroup
 from trimtab.wire.messages.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
-    MemberMetadata,
 )
 from trimtab.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from trimtab.wire.messages.join_group import (
@@ -50,8 +53,6 @@ _SKIPPING_SINCE: Final = 9
 
 _GROUP_SIZE: Final = 150
 """Bytes of a batch with a group, beside its names and its members, at most."""
-_MEMBER_SIZE: Final = 40
-"""Bytes of numbers and lengths for each member, at most."""
 _ID_SUFFIX: Final = "-" + 36 * "0"
 
 
@@ -72,59 +73,6 @@ class Phase(StrEnum):
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
-
-
-class Member:
-    """A member of the group.
-
-    Attributes:
-        protocols: by name, its metadata; the preferred one first.
-        assignment: in the newest generation.
-        deadline: when it is removed unless it is heard of.
-        size: bytes that a record of the group takes for it, at most, without its assignment.
-        joining, syncing: who waits for a response to its JoinGroup or SyncGroup.
-        is_new: whether it waits for its first generation.
-    """
-
-    __slots__ = (
-        "assignment",
-        "client_id",
-        "deadline",
-        "host",
-        "id",
-        "instance_id",
-        "is_new",
-        "joining",
-        "protocols",
-        "rebalance_s",
-        "session_s",
-        "size",
-        "syncing",
-    )
-
-    def __init__(self, member_id: str, instance_id: str | None, client_id: str, host: str) -> None:
-        self.id = member_id
-        self.instance_id = instance_id
-        self.client_id = client_id
-        self.host = host
-        self.session_s = self.rebalance_s = self.deadline = 0.0
-        self.protocols: dict[str, bytes] = {}
-        self.size = 0
-        self.assignment = b""
-        self.joining: Caller | None = None
-        self.syncing: Caller | None = None
-        self.is_new = False
-
-    def support(self, protocols: dict[str, bytes]) -> None:
-        """Take over the protocols that it supports."""
-        self.protocols = protocols
-        names = (self.id, self.instance_id or "", self.client_id, self.host)
-        self.size = _measure(names, protocols.values())
-
-    def is_over(self, now: Now) -> bool:
-        """Whether its session has ended. While it waits for the group it need send nothing."""
-        waits = self.syncing is not None or (self.joining is not None and not self.is_new)
-        return not waits and self.deadline <= now.s
 
 
 class ClassicGroup:
@@ -155,7 +103,7 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicMember] = {}
         self._rules = rules
         self._effects = effects
         self._timers = timers
@@ -227,11 +175,11 @@ class ClassicGroup:
             caller.client_id,
             caller.host,
         )
-        size = _measure(names, (each.metadata for each in request.protocols))
+        size = measure_member(names, (each.metadata for each in request.protocols))
         size += sum(each.size for each in self.members.values() if each.id != member_id)
         common = [self.id, request.protocol_type, self.leader or names[0]]
         longest = max((each.name for each in request.protocols), key=len, default="")
-        size += _GROUP_SIZE + _measure([*common, longest], ())
+        size += _GROUP_SIZE + measure_member([*common, longest], ())
         most = self._effects.max_batch()
         if size <= most:
             return True
@@ -258,7 +206,7 @@ class ClassicGroup:
             self._add(now, caller, request, member_id)
 
     def _add(self, now: Now, caller: Caller, request: JoinGroupRequest, member_id: str) -> None:
-        member = Member(member_id, request.group_instance_id, caller.client_id, caller.host)
+        member = ClassicMember(member_id, request.group_instance_id, caller.client_id, caller.host)
         member.is_new = True
         self.members[member_id] = member
         if member.instance_id is not None:
@@ -273,7 +221,7 @@ class ClassicGroup:
         self._rebalance(now)
 
     def _join_again(
-        self, now: Now, caller: Caller, request: JoinGroupRequest, member: Member
+        self, now: Now, caller: Caller, request: JoinGroupRequest, member: ClassicMember
     ) -> None:
         """A known member joins. If nothing has changed it gets the generation that there is.
 
@@ -293,7 +241,12 @@ class ClassicGroup:
             )
 
     def _replace(
-        self, now: Now, caller: Caller, request: JoinGroupRequest, old: Member, member_id: str
+        self,
+        now: Now,
+        caller: Caller,
+        request: JoinGroupRequest,
+        old: ClassicMember,
+        member_id: str,
     ) -> None:
         """A static member comes back: it gets a new id, and the old id is fenced."""
         self._refuse_waiting(old, ErrorCode.FENCED_INSTANCE_ID)
@@ -334,7 +287,7 @@ class ClassicGroup:
         self._effects.responses.append((caller.request, response))
 
     def _wait_for_generation(
-        self, member: Member, caller: Caller, request: JoinGroupRequest
+        self, member: ClassicMember, caller: Caller, request: JoinGroupRequest
     ) -> None:
         if member.joining is not None:  # a later request of the same member replaces it
             self._refuse_join(member.joining, ErrorCode.UNKNOWN_MEMBER_ID, member.id)
@@ -587,7 +540,7 @@ class ClassicGroup:
         elif is_smaller and self.phase in (Phase.STABLE, Phase.COMPLETING):
             self._rebalance(now)
 
-    def _forget(self, member: Member) -> None:
+    def _forget(self, member: ClassicMember) -> None:
         self._refuse_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID)
         del self.members[member.id]
         self._unsynced.discard(member.id)
@@ -613,7 +566,7 @@ class ClassicGroup:
             code = ErrorCode.ILLEGAL_GENERATION
         return code
 
-    def _describe_generation(self, caller: Caller, member: Member) -> JoinGroupResponse:
+    def _describe_generation(self, caller: Caller, member: ClassicMember) -> JoinGroupResponse:
         is_leader = member.id == self.leader
         protocol = self.protocol or ""
         return JoinGroupResponse(
@@ -635,7 +588,7 @@ class ClassicGroup:
             else [],
         )
 
-    def _refuse_waiting(self, member: Member, code: ErrorCode) -> None:
+    def _refuse_waiting(self, member: ClassicMember, code: ErrorCode) -> None:
         if member.joining is not None:
             self._refuse_join(member.joining, code, member.id)
             member.joining = None
@@ -646,7 +599,7 @@ class ClassicGroup:
             (caller.request, refuse_join(caller.version, code, member_id))
         )
 
-    def _refuse_sync(self, member: Member, code: ErrorCode) -> None:
+    def _refuse_sync(self, member: ClassicMember, code: ErrorCode) -> None:
         if member.syncing is not None:
             self._respond_sync(member.syncing, code, b"")
             member.syncing = None
@@ -688,7 +641,7 @@ class ClassicGroup:
     def _enter(self, phase: Phase, now: Now) -> None:
         self.phase, self.since_ms = phase, now.ms
 
-    def _give_time(self, member: Member, now: Now, seconds: float) -> None:
+    def _give_time(self, member: ClassicMember, now: Now, seconds: float) -> None:
         member.deadline = now.s + seconds
         self._timers.set((self.id, member.id), member.deadline)
 
@@ -705,19 +658,7 @@ class ClassicGroup:
             protocol=self.protocol,
             leader=self.leader,
             current_state_timestamp=now.ms,
-            members=[
-                MemberMetadata(
-                    member_id=each.id,
-                    group_instance_id=each.instance_id,
-                    client_id=each.client_id,
-                    client_host=each.host,
-                    rebalance_timeout=round(each.rebalance_s * 1000),
-                    session_timeout=round(each.session_s * 1000),
-                    subscription=each.protocols[protocol],
-                    assignment=each.assignment,
-                )
-                for each in self.members.values()
-            ],
+            members=[each.write(protocol) for each in self.members.values()],
         )
         self._effects.append(GroupMetadataKey(group=self.id), value)
 
@@ -730,14 +671,7 @@ class ClassicGroup:
         self.protocol, self.leader = value.protocol, value.leader
         self.members, self._static = {}, {}
         for each in value.members:
-            member = Member(
-                each.member_id, each.group_instance_id, each.client_id, each.client_host
-            )
-            timeout = each.rebalance_timeout
-            member.session_s = each.session_timeout / 1000
-            member.rebalance_s = (timeout if timeout >= 0 else each.session_timeout) / 1000
-            member.support({value.protocol or "": each.subscription})
-            member.assignment = each.assignment
+            member = ClassicMember.read(each, value.protocol or "")
             self.members[member.id] = member
             if member.instance_id is not None:
                 self._static[member.instance_id] = member.id
@@ -751,11 +685,6 @@ class ClassicGroup:
     def is_unused(self) -> bool:
         """Whether nothing has come of it: no generation, no member, nobody who was given an id."""
         return self.generation == 0 and not self.members and not self._expected
-
-
-def _measure(names: Iterable[str], metadata: Iterable[bytes]) -> int:
-    names_size = sum(len(each.encode()) for each in names)
-    return _MEMBER_SIZE + names_size + max(map(len, metadata), default=0)
 
 
 def refuse_join(version: int, code: ErrorCode, member_id: str) -> JoinGroupResponse:

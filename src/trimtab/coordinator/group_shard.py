@@ -7,6 +7,8 @@ The caller appends the records of the effects in their order, and sends each res
 records before it are committed. If an append fails, the state is ahead of the log: the caller
 drops the shard and loads another one from the log.
 
+More than 600 lines, because groups of both protocols and their offsets share one order of records.
+
 Source: Kafka's `GroupCoordinatorShard`, `GroupMetadataManager` and `OffsetMetadataManager`.
 """
 
