@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchmarks import turns
-from benchmarks.partitioning import draw, measure, word_table
+from benchmarks.partitioning import draw, draw_balance, measure, word_table
 from benchmarks.report import progress
 from trimtab.cli.latency import format_duration
 
@@ -272,8 +272,9 @@ def write_tables(root: Path, stored: Stored) -> None:
             begin, end = found.span(2)
             path.write_text(text[:begin] + drawn + text[end:], encoding="utf-8")
     if "partitioning" in stored:
-        picture = draw(stored["partitioning"]["rows"])
-        (root / "docs" / "partitioning.svg").write_text(picture, encoding="utf-8")
+        for name, drawer in (("partitioning", draw), ("balance", draw_balance)):
+            picture = drawer(stored["partitioning"]["rows"])
+            (root / "docs" / f"{name}.svg").write_text(picture, encoding="utf-8")
 
 
 def load(root: Path) -> Stored:

@@ -46,7 +46,7 @@ from trimtab.cli.experiment.perf import trimtab_perf
 
 CLUSTERS: Final = ("trimtab", "apache")
 
-RIVALS: Final = {"latency": "adaptive"}
+RIVALS: Final = {"strict": "uniform", "tenth": "adaptive", "free": "adaptive"}
 """Java's configuration to compare with, for trimtab's configurations that Java lacks."""
 
 JAVA_SETTINGS: Final[dict[str, Mapping[str, str | int | bool]]] = {

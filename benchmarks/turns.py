@@ -15,15 +15,21 @@ from typing import Any, Final
 
 from benchmarks.report import progress
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
-from trimtab.client.partitioner.latency import LatencyPartitioner
+from trimtab.client.partitioner.protocol import TurnPartitioner
+from trimtab.client.partitioner.soonest import BOUNDS, SoonestOptions, SoonestPartitioner
 from trimtab.client.topic_view import PartitionView, TopicView
 
-SIZES: Final = ((10, 3, 5), (10_000, 100, 0), (10_000, 100, 2000), (10_000, 100, 10_000))
+SIZES: Final = (
+    *((3, 3, 3), (33, 3, 33), (1000, 100, 1000)),
+    *((10_000, 100, 0), (10_000, 100, 2000), (10_000, 100, 10_000)),
+)
 """Numbers of partitions, of brokers, and of queues with batches."""
 
 TURNS: Final = 3000
 LONGEST: Final = 50
-POLICIES: Final = ("uniform", "queue", "queue, rack", "latency", "latency, rack")
+NOW: Final = 100.0
+BATCH_BYTES: Final = 16_384
+POLICIES: Final = ("uniform", "queue", "queue, rack", "strict", "free", "free, rack")
 
 
 class _Node:
@@ -32,11 +38,12 @@ class _Node:
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.queued_batches = self.queued_bytes = 0
-        self.in_flight_batches = self.in_flight_bytes = 0
-        self.latency = 0.001 * (1 + node_id % 3)
+        self.requests = 1
+        self.alone = 0.001 * (1 + node_id % 3)
+        self.behind = 0.0
+        self.moved_at = NOW
         self.drain_rate = 0.0
         self.not_ready_since = -1.0
-        self.last_acknowledged = 0.0
 
 
 class _Load:
@@ -49,8 +56,10 @@ class _Load:
         self._busy = busy
         self._random = random
         self._resized: set[int] = set(range(busy))
+        self._chosen = [0] * len(leaders)
 
     def pass_turn(self, chosen: int) -> None:
+        self._chosen[chosen] += BATCH_BYTES
         if self._busy:
             changed = self._random.randrange(self._busy)
             self._queued[changed] = self._random.randrange(LONGEST)
@@ -61,7 +70,10 @@ class _Load:
         return self._queued[partition]
 
     def queued_bytes(self, partition: int) -> int:
-        return 16_384 * self._queued[partition]
+        return BATCH_BYTES * self._queued[partition]
+
+    def chosen_bytes(self, partition: int) -> int:
+        return self._chosen[partition]
 
     def take_resized(self) -> Collection[int]:
         resized, self._resized = self._resized, set()
@@ -77,7 +89,7 @@ class _Load:
         return frozenset()
 
     def now(self) -> float:
-        return 100.0
+        return NOW
 
 
 def run(runs: int, records: int) -> None:
@@ -109,9 +121,15 @@ def _measure(policy: str, partitions: int, brokers: int, busy: int) -> float:
         racks=racks,
         available=tuple(range(partitions)),
     )
-    kind = LatencyPartitioner if policy.startswith("latency") else BuiltInPartitioner
-    rack = "a" if policy.endswith("rack") else None
-    partitioner = kind(BuiltInOptions(16_384, policy != "uniform", rack), Random(1))
+    name, _, in_rack = policy.partition(", ")
+    rack = "a" if in_rack else None
+    partitioner: TurnPartitioner
+    if name in BOUNDS:
+        soonest = SoonestOptions(BATCH_BYTES, BOUNDS[name], rack=rack)
+        partitioner = SoonestPartitioner(soonest, Random(1))
+    else:
+        built_in = BuiltInOptions(BATCH_BYTES, name != "uniform", rack)
+        partitioner = BuiltInPartitioner(built_in, Random(1))
     load = _Load(leaders, busy, Random(2))
     chosen, _ = partitioner.next_turn(view, -1, 0, load)
     spent = 0.0

@@ -327,7 +327,7 @@ class Scenario:
     def _note(self, node_id: int, takes: bool) -> None:
         """Note, as the sender does, whether a broker with batches is ready."""
         if node_id not in self._nodes:
-            self._nodes[node_id] = NodeRecord(self._accumulator.node(node_id), self._now())
+            self._nodes[node_id] = NodeRecord(self._accumulator.node(node_id), None, self._now())
         if takes:
             self._nodes[node_id].take(self._now())
         else:

@@ -16,6 +16,7 @@ from trimtab.config import (
     LIST,
     LONG,
     STRING,
+    Form,
     Option,
     OptionTable,
     Range,
@@ -145,20 +146,25 @@ PRODUCER = OptionTable(
             "Whether the built-in logic sends less to brokers that fall behind.",
             kip="KIP-794",
         ),
-        Option(
-            "partitioner.adaptive.signal",
-            STRING,
-            "queue",
-            "What adaptive partitioning measures: batches waiting in each queue (KIP-794), or the"
-            " brokers' latency and drain rate.",
-            ("queue", "latency"),
-        ),
         milliseconds(
             "partitioner.availability.timeout.ms",
             0,
             "Exclude partitions whose broker accepted no batch for this long; 0 excludes none."
             " Ignored without adaptive partitioning.",
             kip="KIP-794",
+        ),
+        Option(
+            "partitioner.balance",
+            STRING,
+            None,
+            "None for KIP-794's logic. Else each batch goes where it will be acknowledged soonest,"
+            " with equal bytes for all partitions (strict), with a deviation of up to this part of"
+            " the mean (such as 0.1), or regardless of balance (free).",
+            Form(
+                r"strict|free|1(\.0*)?|0?\.0*[1-9][0-9]*|[1-9](\.[0-9]+)?[eE]-[0-9]+",
+                "strict",
+                "strict, free, or a number above 0 and up to 1",
+            ),
         ),
         Option(
             "partitioner.compat",

@@ -404,6 +404,8 @@ def _sender_options(options: Options) -> SenderOptions:
         availability_timeout=options.seconds("partitioner.availability.timeout.ms")
         if is_adaptive
         else 0.0,
+        has_windows=options["partitioner.balance"] is not None
+        and options["partitioner.class"] is None,
         is_idle_time_counted=options.text("partitioner.compat") == "java",
     )
 

@@ -155,6 +155,8 @@ class Option(NamedTuple):
         """
         if given is None and self.default is None:
             return None
+        if isinstance(self.valid, Form) and type(given) in (int, float):
+            given = str(given)
         value = _convert(self.type, given)
         if self.type is STRING and not isinstance(self.valid, Range | Form | None):
             value = self._word(given if value is None else value, self.valid)

@@ -21,6 +21,7 @@ from benchmarks.figures import (
     render,
     write_tables,
 )
+from benchmarks.partitioning import KIP_480, SERIES
 from benchmarks.partitioning import POLICIES as ALL_POLICIES
 from benchmarks.turns import POLICIES
 
@@ -45,7 +46,7 @@ OUTCOME = {
     "average": 1.2,
     "p99": 2000.0,
     "share": 0.01,
-    "spread": 0.047,
+    "deviation": 0.047,
     "kept": 1.0,
     "batch": 31.0,
 }
@@ -57,7 +58,11 @@ def place(rows: Sequence[object], commit: str = "abc1234") -> dict[str, object]:
 
 def everything() -> Stored:
     turn = {"partitions": 10, "brokers": 3, "busy": 5, **dict.fromkeys(POLICIES, 1.5)}
-    outcomes = [{**OUTCOME, "policy": policy} for policy in ALL_POLICIES]
+    outcomes = [
+        {**OUTCOME, "scenario": scenario, "policy": policy}
+        for scenario in (KIP_480, *SERIES)
+        for policy in ALL_POLICIES
+    ]
     rows: dict[str, Sequence[object]] = {"demo": [WAY], "partitioning": outcomes, "turns": [turn]}
     stored: Stored = {stage: place(rows.get(stage, [ROW])) for stage in STAGES}
     stored["kip794"] = place([{**ROW, "metric": "p99_ms, on trimtab, series 1, old"}])

@@ -34,10 +34,10 @@ def test_a_cluster_that_cannot_be_had_is_reported_with_the_reason(
         def __exit__(self, *error: object) -> None: ...
 
     monkeypatch.setattr(kip794, "KafkaBehindProxy", Missing)
-    kip794.measure_all(1, 10, ["apache"], [2], ["latency"])
+    kip794.measure_all(1, 10, ["apache"], [2], ["free"])
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["metric"] for line in lines] == [
-        f"{metric}, on apache, series 2, latency" for metric in kip794.METRICS
+        f"{metric}, on apache, series 2, free" for metric in kip794.METRICS
     ]
     assert {line["note"] for line in lines} == {"no java on PATH"}
     assert {line["rival"] for line in lines} == {"Java's producer 4.4.0, adaptive"}

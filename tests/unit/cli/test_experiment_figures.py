@@ -45,7 +45,7 @@ SERIES = [
     make_series("old", 10_000, (720, 90, 90)),
     make_series("uniform", 200, (306, 297, 297)),
     make_series("adaptive", 100, (270, 315, 315)),
-    make_series("latency", 40, (180, 360, 360)),
+    make_series("free", 40, (180, 360, 360)),
 ]
 
 
@@ -55,7 +55,8 @@ def test_findings_are_the_proposals_claims() -> None:
         " of the records.",
         "Series 1: uniform's brokers are within 3.0% of each other and take 1.00 MiB/s.",
         "Series 1: adaptive sustains 1.00 MiB/s and sends the slow broker 30%.",
-        "Series 1: by latency, average and p99 are 0.40 and 0.40 times those by queue.",
+        "Series 1: with soonest, free, average and p99 are 0.40 and 0.40 times adaptive's, and the"
+        " brokers are within 60.0% of each other.",
     ]
 
 

@@ -15,12 +15,12 @@ class ScriptedNode:
     node_id: int
     queued_batches: int = 0
     queued_bytes: int = 0
-    in_flight_batches: int = 0
-    in_flight_bytes: int = 0
-    latency: float = 0.001
+    requests: int = 0
+    moved_at: float = 100.0
+    alone: float = 0.001
+    behind: float = 0.0
     drain_rate: float = 0.0
     not_ready_since: float = -1.0
-    last_acknowledged: float = 0.0
 
 
 @dataclass
@@ -34,6 +34,7 @@ class ScriptedLoad:
     clock: float = 100.0
     reads: int = 0
     taken: dict[int, int] = field(default_factory=dict)
+    chosen: Counter[int] = field(default_factory=Counter)
 
     def queued_batches(self, partition: int) -> int:
         self.reads += 1
@@ -41,6 +42,9 @@ class ScriptedLoad:
 
     def queued_bytes(self, partition: int) -> int:
         return 16_384 * self.queued.get(partition, 0)
+
+    def chosen_bytes(self, partition: int) -> int:
+        return self.chosen[partition]
 
     def take_resized(self) -> Collection[int]:
         was, now = self.taken, dict(self.queued)

@@ -90,7 +90,7 @@ OTHER_DEFAULTS: Mapping[str, object] = {
 }
 
 OURS = {
-    "partitioner.adaptive.signal": "queue",
+    "partitioner.balance": None,
     "partitioner.compat": "kip",
     "partitioner.rack.aware.strict": False,
     "sasl.oauthbearer.token": None,
@@ -184,7 +184,7 @@ def test_defaults_that_differ_between_kinds_of_clients(
         ({"metadata_max_idle_ms": 4999}, "at least 5000"),
         ({"metrics_num_samples": 0}, "at least 1"),
         ({"partitioner_compat": "go"}, "one of kip, java"),
-        ({"partitioner_adaptive_signal": "tea"}, "one of queue, latency"),
+        ({"partitioner_balance": "tea"}, "strict, free, or a number above 0 and up to 1"),
         ({"send_buffer_bytes": -2}, "at least 0 or -1"),
         ({"security_protocol": "TLS"}, "one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         ({"sasl_mechanism": "GSSAPI"}, "one of PLAIN, SCRAM-SHA-256"),

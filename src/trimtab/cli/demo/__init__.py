@@ -1,7 +1,7 @@
 """Compares eight ways of choosing a partition, on a cluster with one slow broker.
 
 Starts an embedded cluster of three brokers and sends it 336,776 records (flights) in each of eight
-ways: round robin, sticky, uniform, adaptive, adaptive with timeout, by latency, rack-aware, by key.
+ways: round robin, sticky, uniform, adaptive, adaptive with timeout, soonest, rack-aware, by key.
 Spark reads the records and computes how the load is distributed over partitions. Then Spark's
 streams write the flights from files into a topic, and read the topic in batches of limited size
 into tables. The results are report.html, summary.json, partition_load.parquet, stream_load.parquet

@@ -81,10 +81,10 @@ WAYS: Final = (
         {"partitioner.availability.timeout.ms": 5, "partitioner.ignore.keys": True},
     ),
     Way(
-        "latency",
-        "by latency",
-        "ADR 0008",
-        {"partitioner.adaptive.signal": "latency", "partitioner.ignore.keys": True},
+        "soonest",
+        "soonest",
+        "ADR 0016",
+        {"partitioner.balance": "free", "partitioner.ignore.keys": True},
     ),
     Way(
         "rack-aware",

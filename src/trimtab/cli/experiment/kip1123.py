@@ -61,9 +61,9 @@ SCENES: Final = {
     "anywhere": Scene("not rack-aware", {"client.rack": HOME}),
     "aware": Scene("rack-aware", AWARE),
     "slow": Scene("rack-aware, one slow", AWARE, has_slow_broker=True),
-    "slow-latency": Scene(
-        "the same, by latency",
-        {**AWARE, "partitioner.adaptive.signal": "latency"},
+    "slow-soonest": Scene(
+        "the same, soonest",
+        {**AWARE, "partitioner.balance": "free"},
         has_slow_broker=True,
     ),
     "slow-java": Scene(
@@ -294,7 +294,7 @@ def describe_findings(measured: Sequence[Measured], outage: Outage | None) -> li
         f"{SCENES[name].title[:1].upper()}{SCENES[name].title[1:]}: broker {SLOW_BROKER} gets "
         f"{by_name[name].slow_share:.0%} of the records that stay in the rack; "
         f"{by_name[name].share_across:.0%} of all records leave it."
-        for name in ("slow", "slow-latency", "slow-java")
+        for name in ("slow", "slow-soonest", "slow-java")
         if name in by_name
     ]
     if outage is not None:

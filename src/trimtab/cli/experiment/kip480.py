@@ -1,12 +1,13 @@
 """KIP-480: a new partition for every record (round robin), or for every batch (sticky).
 
 The runs vary the number of producers (1 to 3), linger.ms (0 to 100), the number of partitions (16
-to 128), and whether half of the records have keys. They compare round robin, sticky and today's
-default (KIP-794) by batch size, number of requests and latency. Brokers on the loopback interface
-answer too fast for batches to fill, so embedded brokers answer produce requests --produce-ms late.
+to 128), and whether half of the records have keys. They compare round robin, sticky, today's
+default (KIP-794) and trimtab's partitioner.balance by batch size, number of requests and latency.
+Brokers on the loopback interface answer too fast for batches to fill, so embedded brokers answer
+produce requests --produce-ms late.
 All runs take about five minutes.
 
-Round robin ignores keys, as Kafka's RoundRobinPartitioner does; the other two hash them.
+Round robin ignores keys, as Kafka's RoundRobinPartitioner does; the others hash them.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ CONFIGURATIONS: Final = {
     "round_robin": Configuration("round robin", {"partitioner.class": "round_robin"}),
     "sticky": Configuration("sticky (KIP-480)", {"partitioner.class": "sticky"}),
     "default": Configuration("default (KIP-794)", {}),
+    "strict": Configuration("soonest, strict", {"partitioner.balance": "strict"}),
+    "free": Configuration("soonest, free", {"partitioner.balance": "free"}),
 }
 
 

@@ -57,7 +57,9 @@ CONFIGURATIONS: Final = {
     ),
     "adaptive": Configuration("adaptive (the default)", {}),
     "timeout": Configuration("adaptive, timeout 5 ms", {"partitioner.availability.timeout.ms": 5}),
-    "latency": Configuration("adaptive by latency", {"partitioner.adaptive.signal": "latency"}),
+    "strict": Configuration("soonest, strict", {"partitioner.balance": "strict"}),
+    "tenth": Configuration("soonest, within a tenth", {"partitioner.balance": "0.1"}),
+    "free": Configuration("soonest, free", {"partitioner.balance": "free"}),
 }
 
 
@@ -300,7 +302,6 @@ def describe_findings(measured: Sequence[Measured]) -> list[str]:
         old = by_name.get((series, "old"))
         uniform = by_name.get((series, "uniform"))
         adaptive = by_name.get((series, "adaptive"))
-        latency = by_name.get((series, "latency"))
         if old is not None and adaptive is not None:
             times = old.run.latency_ms["p99"] / max(adaptive.run.latency_ms["p99"], 1)
             sentences.append(
@@ -318,13 +319,16 @@ def describe_findings(measured: Sequence[Measured]) -> list[str]:
                 f"Series {series}: adaptive sustains {adaptive.run.megabytes_per_second:.2f} MiB/s "
                 f"and sends the slow broker {share:.0%}."
             )
-        if adaptive is not None and latency is not None:
-            ours, theirs = latency.run.latency_ms, adaptive.run.latency_ms
-            sentences.append(
-                f"Series {series}: by latency, average and p99 are "
-                f"{ours['average'] / theirs['average']:.2f} and "
-                f"{ours['p99'] / max(theirs['p99'], 1):.2f} times those by queue."
-            )
+        for name in ("strict", "tenth", "free"):
+            soonest = by_name.get((series, name))
+            if adaptive is not None and soonest is not None:
+                ours, theirs = soonest.run.latency_ms, adaptive.run.latency_ms
+                sentences.append(
+                    f"Series {series}: with {CONFIGURATIONS[name].title}, average and p99 are "
+                    f"{ours['average'] / theirs['average']:.2f} and "
+                    f"{ours['p99'] / max(theirs['p99'], 1):.2f} times adaptive's, and the brokers "
+                    f"are within {soonest.spread:.1%} of each other."
+                )
     return sentences
 
 

@@ -58,6 +58,7 @@ class Accumulator(Placement):
         closed: whether it accepts no more records.
         is_abandoned: whether this is a process forked from the producer's.
         records: records appended so far.
+        load_changes: how often `load_changed` was called.
     """
 
     # the caller's side, besides `append`
@@ -271,6 +272,10 @@ class Accumulator(Placement):
         finally:
             self._release()
 
+    def load_changed(self) -> None:
+        """A request was sent or answered: partitioners that follow the load are asked again."""
+        self.load_changes += 1
+
     def partitioning(self, topic: str) -> Partitioning:
         """How a topic's records are spread now. Raises KeyError if the topic is not known."""
         self._check()
@@ -330,7 +335,7 @@ class Accumulator(Placement):
             if queue._open is batch:
                 queue._open = None
             queue._count(batch, -1)
-            queue._begin_flight(batch)
+            queue.in_flight.append(batch)
             return batch
         finally:
             self._release()
@@ -339,7 +344,7 @@ class Accumulator(Placement):
         """Return a batch in flight to its queue, before all batches that were sent after it."""
         self._acquire()
         try:
-            batch.queue._end_flight(batch)
+            batch.queue.in_flight.remove(batch)
             self._insert(batch)
         finally:
             self._release()
@@ -375,7 +380,7 @@ class Accumulator(Placement):
         records = batch.builder.records()
         self._acquire()
         try:
-            batch.queue._end_flight(batch)
+            batch.queue.in_flight.remove(batch)
             parts: list[Batch] = []
             builder = None
             newer = batch
@@ -438,7 +443,7 @@ class Accumulator(Placement):
         self._acquire()
         try:
             if batch in queue.in_flight:
-                queue._end_flight(batch)
+                queue.in_flight.remove(batch)
             else:
                 queue.batches.remove(batch)
                 if queue._open is batch:

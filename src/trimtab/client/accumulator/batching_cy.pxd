@@ -15,6 +15,7 @@ cdef class Batching:
     cdef readonly bint closed
     cdef readonly bint is_abandoned
     cdef readonly long long records
+    cdef readonly long long load_changes
     cdef long long _settled
     cdef long long _unseen_bytes
     cdef object _refusal

@@ -61,6 +61,7 @@ class Batching:
         self._chain = BatchChain()
         self.closed = False
         self.records = 0
+        self.load_changes = 0
         self._settled = 0
         self._refusal: Exception | None = None
         self._error_before_change: BaseException | None = None  # it needs no repair

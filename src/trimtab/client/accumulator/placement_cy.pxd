@@ -45,6 +45,7 @@ cdef class Placement(Batching):
         Py_ssize_t end,
         bint is_granted,
     )
+    cdef bint _must_ask(self, TopicQueues topic_queues) noexcept
     cdef bint _are_all_in_turn(self, TopicQueues topic_queues, OutgoingRecord record) noexcept
     cdef Py_ssize_t _append_run(
         self,

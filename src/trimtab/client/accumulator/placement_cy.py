@@ -210,7 +210,7 @@ class Placement(Batching):
             queue = topic_queues.queues[partition_for_key(key, topic_queues._partition_count)]
         else:
             queue = topic_queues._unquestioned
-            if queue is None or topic_queues._is_over(queue):
+            if queue is None or self._must_ask(topic_queues) or topic_queues._is_over(queue):
                 return None
             in_turn = True
         batch = queue._open
@@ -286,7 +286,7 @@ class Placement(Batching):
         if goes_on:
             queue = topic_queues.queues[topic_queues.current]
             goes_on = not topic_queues._is_over(queue)
-        if goes_on and topic_queues._unquestioned is None:
+        if goes_on and (topic_queues._unquestioned is None or self._must_ask(topic_queues)):
             goes_on = topic_queues._may_stay()
         if not goes_on:
             queue = topic_queues._turn()
@@ -464,7 +464,14 @@ class Placement(Batching):
             cython.cast(Rows, record.rows).has_partitions
             or (record.may_have_key and not topic_queues._ignores_keys)
             or topic_queues._unquestioned is None
+            or self._must_ask(topic_queues)
         )
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _must_ask(self, topic_queues: TopicQueues) -> cython.bint:
+        """Whether the load has changed for a partitioner that follows it."""
+        return topic_queues._follows_load and topic_queues._asked_at != self.load_changes
 
     @cython.cfunc
     @cython.locals(

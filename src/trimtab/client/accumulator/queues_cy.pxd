@@ -6,12 +6,12 @@ cdef class NodeLoad:
     cdef readonly int node_id
     cdef readonly long long queued_batches
     cdef readonly long long queued_bytes
-    cdef readonly long long in_flight_batches
-    cdef readonly long long in_flight_bytes
-    cdef public double latency
+    cdef public int requests
+    cdef public double moved_at
+    cdef public double alone
+    cdef public double behind
     cdef public double drain_rate
     cdef public double not_ready_since
-    cdef public double last_acknowledged
 
 cdef class Batch:
     cdef readonly PartitionQueue queue
@@ -29,7 +29,6 @@ cdef class Batch:
     cdef object _failed_records
     cdef readonly long long base_offset
     cdef readonly long long log_append_time
-    cdef NodeLoad _sent_to
     cdef int _first
     cdef list _parts
     cdef object _future
@@ -90,8 +89,6 @@ cdef class PartitionQueue:
     cdef object _set_leader(self, NodeLoad node)
     cdef object _count(self, Batch batch, int sign)
     cdef object _repair(self)
-    cdef object _begin_flight(self, Batch batch)
-    cdef object _end_flight(self, Batch batch)
 
 cdef class TopicQueues:
     cdef readonly object view
@@ -106,6 +103,8 @@ cdef class TopicQueues:
     cdef set _resized
     cdef dict _used
     cdef PartitionQueue _unquestioned
+    cdef bint _follows_load
+    cdef long long _asked_at
     cdef bint _observes
     cdef long long _unsettled
     cdef double _last_used

@@ -30,24 +30,27 @@ class NodeLoad:
         node_id: the broker's id.
         queued_batches: batches waiting in the queues of the partitions that it leads.
         queued_bytes: their bytes, uncompressed.
-        in_flight_batches: batches sent to it that it has not answered.
-        in_flight_bytes: their bytes, uncompressed.
-        latency: seconds from sending to acknowledgement, a moving average; 0 while unknown.
-        drain_rate: bytes per second that it acknowledges, a moving average; 0 while unknown.
+        requests: Produce requests that it has not answered.
+        moved_at: loop time of its last answer, or of sending the first of these requests if that
+            was later; -1 before the first.
+        alone: seconds that its answer takes to a request sent while none was open; 0 while unknown.
+        behind: seconds between two answers if requests were open at once; 0 while unknown.
+        drain_rate: bytes per second that it acknowledges while busy; 0 while unknown.
         not_ready_since: loop time since which it accepts no batches; -1 while it accepts them.
-        last_acknowledged: loop time of its last acknowledgement; -1 before the first.
+
+    The sender measures `requests` to `drain_rate` only for partitioners that use them.
     """
 
     def __init__(self, node_id: cython.int) -> None:
         self.node_id = node_id
         self.queued_batches = 0
         self.queued_bytes = 0
-        self.in_flight_batches = 0
-        self.in_flight_bytes = 0
-        self.latency = 0.0
+        self.requests = 0
+        self.moved_at = -1.0
+        self.alone = 0.0
+        self.behind = 0.0
         self.drain_rate = 0.0
         self.not_ready_since = -1.0
-        self.last_acknowledged = -1.0
 
 
 @cython.final
@@ -90,7 +93,6 @@ class Batch:
         self._failed_records: Any = None  # the builder; decoded to a list on first use
         self.base_offset = NO_OFFSET
         self.log_append_time = NO_TIMESTAMP
-        self._sent_to: Any = None
         self._first = first  # its first record's index in the batch that it was split from
         self._parts: list[Any] | None = None
         self._future: Future[None] | None = None
@@ -533,25 +535,6 @@ class PartitionQueue:
             self.node.queued_bytes += self.queued_bytes
         return None
 
-    @cython.cfunc
-    def _begin_flight(self, batch: Batch) -> Any:
-        self.in_flight.append(batch)
-        batch._sent_to = self.node
-        if self.node is not None:
-            self.node.in_flight_batches += 1
-            self.node.in_flight_bytes += batch.size
-        return None
-
-    @cython.cfunc
-    def _end_flight(self, batch: Batch) -> Any:
-        self.in_flight.remove(batch)
-        node = batch._sent_to
-        if node is not None:
-            node.in_flight_batches -= 1
-            node.in_flight_bytes -= batch.size
-            batch._sent_to = None
-        return None
-
 
 @cython.final
 @cython.cclass
@@ -598,6 +581,8 @@ class TopicQueues:
         self._is_per_record = hasattr(partitioner, "partition")
         self._is_notified_of_new_batches = hasattr(partitioner, "on_new_batch")
         self._turns_by_batch = getattr(partitioner, "turns_by_batch", False)
+        self._follows_load = getattr(partitioner, "follows_load", False)
+        self._asked_at = 0  # `load_changes` when the partitioner was last asked
         self._observes = hasattr(partitioner, "observe")
         self._ignores_keys = ignores_keys
         self._quantum = quantum
@@ -642,6 +627,12 @@ class TopicQueues:
         queue = self.queues[partition]
         return queue.queued_bytes
 
+    @cython.locals(queue=PartitionQueue)
+    def chosen_bytes(self, partition: cython.int) -> int:
+        """Bytes that the partitioner assigned to a partition, in the expected compressed size."""
+        queue = self.queues[partition]
+        return queue.chosen_bytes
+
     def take_resized(self) -> Collection[int]:
         """The partitions whose `queued_batches` may have changed since this was last called."""
         resized, self._resized = self._resized, set()
@@ -680,6 +671,7 @@ class TopicQueues:
     @cython.cfunc
     def _may_stay(self) -> cython.bint:
         """Ask the partitioner whether the turn may go on."""
+        self._asked_at = self._accumulator.load_changes
         stays: cython.bint = self.partitioner.may_stay(self.view, self.current, self)
         self._unquestioned = self.queues[self.current] if stays else None
         return stays
@@ -688,6 +680,7 @@ class TopicQueues:
     @cython.locals(queue=PartitionQueue)
     def _turn(self) -> PartitionQueue:
         """End the turn, and ask the partitioner for the next partition."""
+        self._asked_at = self._accumulator.load_changes
         overshoot = max(0, self._turn_bytes - self._quantum)
         chosen, used = self.partitioner.next_turn(self.view, self.current, overshoot, self)
         self._end_turn()

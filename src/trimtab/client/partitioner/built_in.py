@@ -7,12 +7,12 @@ bytes beyond the quantum            ─▶ subtracted from the partition's next 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from trimtab.client.partitioner.pool import Pool
+from trimtab.client.partitioner.pool import Pool, reachable, why_excluded
 from trimtab.client.partitioner.protocol import TopicLoad, Weight
 from trimtab.client.topic_view import TopicView
 from trimtab.errors import UsageError
@@ -80,13 +80,14 @@ class BuiltInPartitioner:
     """
 
     turns_by_batch = False
+    follows_load = False
 
     def __init__(self, options: BuiltInOptions, random: Random) -> None:
         self._options = options
         self._random = random
         self._owed: dict[int, int] = {}
         self._view: TopicView | None = None
-        self._pools: dict[tuple[frozenset[int], bool], Pool] = {}
+        self._pools: dict[frozenset[int], Pool] = {}
 
     def next_turn(
         self, view: TopicView, previous: int, overshoot: int, load: TopicLoad
@@ -98,7 +99,10 @@ class BuiltInPartitioner:
             only = pool.partitions[0]
             self._owed.pop(only, None)
             return only, 0
-        draw = self._drawer(pool, load)
+        draw = pool.draw
+        if self._options.is_adaptive:
+            self._apply_resized(load)
+            draw = partial(pool.draw_by_queue, pool.weigh_queues(load))
         quantum = self._options.quantum
         skipped = 0
         while True:
@@ -118,51 +122,35 @@ class BuiltInPartitioner:
     def weigh(self, view: TopicView, load: TopicLoad) -> Mapping[int, Weight]:
         pool = self._pool(view, load)
         weights = self._weights(pool, load)
-        return weigh(view, pool, weights, load.unavailable(), self._options)
+        total = sum(weights)
+        chances = {p: weight / total for p, weight in zip(pool.partitions, weights, strict=True)}
+        unavailable, rack = self._unavailable(load), self._options.rack
+        return {
+            partition: Weight(chances[partition])
+            if partition in chances
+            else Weight(0.0, why_excluded(view, partition, unavailable, rack))
+            for partition in range(view.partition_count)
+        }
 
     def _pool(self, view: TopicView, load: TopicLoad) -> Pool:
         """The partitions that may be chosen now."""
-        return self._reachable(view, load, prefer_rack=self._options.rack is not None)
-
-    def _reachable(self, view: TopicView, load: TopicLoad, prefer_rack: bool) -> Pool:
-        """The partitions whose leader is available; with `prefer_rack`, only those of the client's
-        rack if there are any."""
         if view is not self._view:
-            self._update_view(view)
-        unavailable = load.unavailable() if self._options.is_adaptive else _NO_BROKERS
-        pool = self._pools.get((unavailable, prefer_rack))
+            known = self._view
+            if known is None or known.leaders != view.leaders or known.racks != view.racks:
+                self._pools.clear()
+            self._view = view
+        unavailable = self._unavailable(load)
+        pool = self._pools.get(unavailable)
         if pool is None:
             if len(self._pools) == _POOLS_KEPT:
                 del self._pools[next(iter(self._pools))]
-            pool = self._pools[unavailable, prefer_rack] = self._choose_pool(
-                view, unavailable, prefer_rack
-            )
+            partitions, _ = reachable(view, unavailable, self._options.rack)
+            pool = Pool(view.partition_count, partitions, self._random)
+            self._pools[unavailable] = pool
         return pool
 
-    def _update_view(self, view: TopicView) -> None:
-        known = self._view
-        if known is None or known.leaders != view.leaders or known.racks != view.racks:
-            self._pools.clear()
-        self._view = view
-
-    def _choose_pool(self, view: TopicView, unavailable: frozenset[int], prefer_rack: bool) -> Pool:
-        if not view.available:
-            return Pool(view, range(view.partition_count), self._random)
-        in_rack = [p for p in view.available if prefer_rack and view.racks[p] == self._options.rack]
-        reachable = [p for p in in_rack if view.leaders[p] not in unavailable]
-        if reachable:
-            return Pool(view, reachable, self._random, is_near=True)
-        reachable = [p for p in view.available if view.leaders[p] not in unavailable]
-        if reachable:
-            return Pool(view, reachable, self._random)
-        return Pool(view, in_rack or view.available, self._random, is_near=bool(in_rack))
-
-    def _drawer(self, pool: Pool, load: TopicLoad) -> Callable[[], int]:
-        """The function that draws a partition for this turn."""
-        if not self._options.is_adaptive:
-            return pool.draw
-        self._apply_resized(load)
-        return partial(pool.draw_by_queue, pool.weigh_queues(load))
+    def _unavailable(self, load: TopicLoad) -> frozenset[int]:
+        return load.unavailable() if self._options.is_adaptive else _NO_BROKERS
 
     def _weights(self, pool: Pool, load: TopicLoad) -> Sequence[float]:
         """The weights of the pool's partitions."""
@@ -190,30 +178,3 @@ class BuiltInPartitioner:
 
 
 _NO_BROKERS: frozenset[int] = frozenset()
-
-
-def weigh(
-    view: TopicView,
-    pool: Pool,
-    weights: Sequence[float],
-    unavailable: frozenset[int],
-    options: BuiltInOptions,
-) -> dict[int, Weight]:
-    """The probability of every partition in the pool, and why the others are excluded."""
-    total = sum(weights)
-    probability = {p: weight / total for p, weight in zip(pool.partitions, weights, strict=True)}
-
-    def excluded(partition: int) -> str:
-        leader = view.leaders[partition]
-        if leader < 0:
-            return "it has no leader"
-        if leader in unavailable and options.is_adaptive:
-            return f"broker {leader} accepts no batches (partitioner.availability.timeout.ms)"
-        return f"broker {leader} is not in rack {options.rack} (partitioner.rack.aware)"
-
-    return {
-        partition: Weight(probability[partition])
-        if partition in probability
-        else Weight(0.0, excluded(partition))
-        for partition in range(view.partition_count)
-    }

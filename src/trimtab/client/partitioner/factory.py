@@ -1,7 +1,8 @@
 """Creates the partitioner that the options select.
 
 partitioner.* ─▶ make_partitioner ─▶ per record: round robin, a user's own
-                                 └─▶ by turns:   built in (KIP-794, KIP-1123), sticky (KIP-480)
+                                 └─▶ by turns:   built in (KIP-794, KIP-1123), sticky (KIP-480),
+                                                 soonest
 """
 
 from __future__ import annotations
@@ -66,14 +67,13 @@ _ALIASES = {
 }
 _BUILT_IN_OPTIONS = (
     "partitioner.adaptive.partitioning.enable",
-    "partitioner.adaptive.signal",
     "partitioner.availability.timeout.ms",
+    "partitioner.balance",
     "partitioner.compat",
     "partitioner.ignore.keys",
     "partitioner.rack.aware",
     "partitioner.rack.aware.strict",
 )
-_ADAPTIVE_OPTIONS = ("partitioner.adaptive.signal", "partitioner.availability.timeout.ms")
 
 
 def make_partitioner(options: Options, custom: object | None, random: Random) -> PartitionerMaker:
@@ -120,19 +120,31 @@ def make_partitioner(options: Options, custom: object | None, random: Random) ->
 def _make_built_in(options: Options, rack: str | None, random: Random) -> PartitionerMaker:
     is_adaptive = options.flag("partitioner.adaptive.partitioning.enable")
     is_java = options.text("partitioner.compat") == "java"
-    by_latency = options.text("partitioner.adaptive.signal") == "latency"
-    if is_java and by_latency:
-        raise UsageError(
-            "partitioner.adaptive.signal=latency is not Java's, partitioner.compat is java;"
-            " set one of the two"
-        )
+    balance = options["partitioner.balance"]
     if not is_adaptive:
         _warn_without_effect(
-            options, _ADAPTIVE_OPTIONS, "partitioner.adaptive.partitioning.enable is false"
+            options,
+            ("partitioner.availability.timeout.ms",),
+            "partitioner.adaptive.partitioning.enable is false",
         )
     ignores_keys = options.flag("partitioner.ignore.keys")
     batch_size = options.integer("batch.size")
     # Imported here so that a producer loads only its own.
+    if balance is not None:
+        _check_balance(options, is_java, is_adaptive)
+        from trimtab.client.partitioner.soonest import (
+            BOUNDS,
+            SoonestOptions,
+            SoonestPartitioner,
+        )
+
+        soonest = SoonestOptions(
+            quantum=max(1, batch_size),
+            bound=BOUNDS[balance] if balance in BOUNDS else float(cast(str, balance)),
+            linger=options.seconds("linger.ms"),
+            rack=rack,
+        )
+        return PartitionerMaker(lambda: SoonestPartitioner(soonest, random), ignores_keys)
     if is_java:
         from trimtab.client.partitioner.java import JavaOptions, JavaPartitioner
 
@@ -143,11 +155,28 @@ def _make_built_in(options: Options, rack: str | None, random: Random) -> Partit
             is_java=True,
         )
     from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
-    from trimtab.client.partitioner.latency import LatencyPartitioner
 
-    kind = LatencyPartitioner if by_latency and is_adaptive else BuiltInPartitioner
     built_in = BuiltInOptions(quantum=max(1, batch_size), is_adaptive=is_adaptive, rack=rack)
-    return PartitionerMaker(lambda: kind(built_in, random), ignores_keys)
+    return PartitionerMaker(lambda: BuiltInPartitioner(built_in, random), ignores_keys)
+
+
+def _check_balance(options: Options, is_java: bool, is_adaptive: bool) -> None:
+    """Raise UsageError if `partitioner.balance` contradicts another option."""
+    balance = f"partitioner.balance={options['partitioner.balance']}"
+    if is_java:
+        raise UsageError(
+            f"{balance} is not Java's, but partitioner.compat is java; set one of the two"
+        )
+    if not is_adaptive:
+        raise UsageError(
+            f"{balance} adapts to the brokers, but partitioner.adaptive.partitioning.enable is"
+            " false; set one of the two"
+        )
+    if options.text("acks") == "0":
+        raise UsageError(
+            f"{balance} measures the brokers' answers, and with acks=0 there are none; set acks to"
+            " 1 or all, or leave partitioner.balance unset"
+        )
 
 
 def _rack_of(options: Options, is_custom: bool) -> str | None:

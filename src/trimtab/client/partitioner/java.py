@@ -97,6 +97,7 @@ class JavaPartitioner:
     """
 
     turns_by_batch = False
+    follows_load = False
 
     def __init__(self, options: JavaOptions, draw: Callable[[], int]) -> None:
         self._options = options

@@ -20,6 +20,10 @@ class PartitionLoad:
         weight: the probability that the partitioner chooses it next, 0 to 1; None for per-record
             partitioners (round robin, custom).
         excluded_because: why it cannot be chosen now; None if it can.
+        expected_ms: milliseconds until records given to its leader now would be acknowledged; None
+            unless `partitioner.balance` is set.
+        behind_bytes: bytes by which it is behind its share, the same for all partitions of a
+            leader; negative if it is ahead; None likewise.
         chosen_bytes: bytes that the partitioner assigned to it, in the expected compressed size;
             records with a key or a given partition are not counted.
         turns: how often it was chosen.
@@ -33,6 +37,8 @@ class PartitionLoad:
     in_flight_bytes: int
     weight: float | None
     excluded_because: str | None
+    expected_ms: float | None
+    behind_bytes: float | None
     chosen_bytes: int
     turns: int
 
@@ -79,6 +85,10 @@ def describe(topic_queues: Any, rack: str | None) -> Partitioning:
                 in_flight_bytes=sum(batch.size for batch in queue.in_flight),
                 weight=None if weight is None else weight.probability,
                 excluded_because=None if weight is None else weight.excluded,
+                expected_ms=None
+                if weight is None or weight.expected is None
+                else 1000 * weight.expected,
+                behind_bytes=None if weight is None else weight.behind,
                 chosen_bytes=queue.chosen_bytes,
                 turns=queue.turns,
             )

@@ -6,12 +6,47 @@ queue lengths ─▶ weights, laid end to end ─▶ the partition that the poin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 from random import Random
 
 from trimtab.client.partitioner.protocol import TopicLoad
 from trimtab.client.topic_view import TopicView
+
+
+def reachable(
+    view: TopicView, unavailable: Collection[int], rack: str | None
+) -> tuple[Sequence[int], bool]:
+    """The partitions to choose from: those led in `rack` whose leader is available; else all whose
+    leader is available; else all led in `rack`; else all with a leader; else all.
+
+    Returns: the partitions, and whether they are those of the rack.
+
+    Source: KIP-794, KIP-1123.
+    """
+    if not view.available:
+        return range(view.partition_count), False
+    in_rack = [p for p in view.available if rack is not None and view.racks[p] == rack]
+    found = [p for p in in_rack if view.leaders[p] not in unavailable]
+    if found:
+        return found, True
+    found = [p for p in view.available if view.leaders[p] not in unavailable]
+    if found:
+        return found, False
+    return in_rack or view.available, bool(in_rack)
+
+
+def why_excluded(
+    view: TopicView, partition: int, unavailable: Collection[int], rack: str | None
+) -> str:
+    """Why a partition is not reachable."""
+    leader = view.leaders[partition]
+    if leader < 0:
+        return "it has no leader"
+    if leader in unavailable:
+        return f"broker {leader} accepts no batches (partitioner.availability.timeout.ms)"
+    return f"broker {leader} is not in rack {rack} (partitioner.rack.aware)"
+
 
 _OFFSET_BITS = 32
 _GOLDEN = 0x9E3779B9
@@ -30,8 +65,6 @@ class Pool:
 
     Attributes:
         partitions: at least one, in random order.
-        by_leader: the partitions grouped by leader.
-        is_near: whether the pool has only partitions of the client's rack.
         queues: the lengths of their queues, once `weigh_queues` was called.
     """
 
@@ -41,23 +74,14 @@ class Pool:
         "_order",
         "_places",
         "_random",
-        "by_leader",
-        "is_near",
         "partitions",
         "queues",
     )
 
-    def __init__(
-        self, view: TopicView, partitions: Sequence[int], random: Random, is_near: bool = False
-    ) -> None:
+    def __init__(self, partition_count: int, partitions: Sequence[int], random: Random) -> None:
         self.partitions = tuple(random.sample(partitions, len(partitions)))
-        led: dict[int, list[int]] = {}
-        for partition in partitions:
-            led.setdefault(view.leaders[partition], []).append(partition)
-        self.by_leader = tuple(led.values())
-        self.is_near = is_near
         self.queues: QueueLengths | None = None
-        self._places = [-1] * view.partition_count
+        self._places = [-1] * partition_count
         for place, partition in enumerate(self.partitions):
             self._places[partition] = place
         self._order = list(range(len(self.partitions)))

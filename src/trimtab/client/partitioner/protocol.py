@@ -18,10 +18,13 @@ class NodeLoad(Protocol):
     """The load that this producer puts on one broker, live. Times are in seconds.
 
     Attributes:
-        latency: from sending a Produce request to its response, a moving average; 0 while unknown.
+        requests: Produce requests that it has not answered.
+        moved_at: loop time of its last answer, or of sending the first of these requests if that
+            was later; -1 before the first.
+        alone: how long its answer takes to a request sent while none was open; 0 while unknown.
+        behind: the time between two answers if requests were open at once; 0 while unknown.
         drain_rate: bytes per second that it acknowledges while busy; 0 while unknown.
         not_ready_since: loop time since which it accepts no batches; -1 while it accepts them.
-        last_acknowledged: loop time of its last response.
     """
 
     @property
@@ -31,17 +34,29 @@ class NodeLoad(Protocol):
     @property
     def queued_bytes(self) -> int: ...
     @property
-    def in_flight_batches(self) -> int: ...
+    def requests(self) -> int: ...
     @property
-    def in_flight_bytes(self) -> int: ...
+    def moved_at(self) -> float: ...
     @property
-    def latency(self) -> float: ...
+    def alone(self) -> float: ...
+    @property
+    def behind(self) -> float: ...
     @property
     def drain_rate(self) -> float: ...
     @property
     def not_ready_since(self) -> float: ...
-    @property
-    def last_acknowledged(self) -> float: ...
+
+
+SILENT = 2.0
+"""A broker is silent if it owes an answer for this many of its usual answer times."""
+
+SHORTEST = 0.001
+"""Seconds that an answer time counts as in this, at least."""
+
+
+def silent_after(node: NodeLoad) -> float:
+    """Seconds without an answer, while it owes one, after which a broker is silent."""
+    return SILENT * max(node.alone, node.behind, SHORTEST)
 
 
 class TopicLoad(Protocol):
@@ -51,6 +66,9 @@ class TopicLoad(Protocol):
         """Batches that wait to be sent, the open one included; those in flight are not."""
 
     def queued_bytes(self, partition: int) -> int: ...
+
+    def chosen_bytes(self, partition: int) -> int:
+        """Bytes that the partitioner assigned to it so far, in the expected compressed size."""
 
     def take_resized(self) -> Collection[int]:
         """The partitions whose `queued_batches` may have changed since this was last called."""
@@ -69,10 +87,20 @@ class TopicLoad(Protocol):
 
 
 class Weight(NamedTuple):
-    """A partition's probability of the next turn, 0 to 1, and why it is excluded (else None)."""
+    """A partition's prospects of the next turn.
+
+    Attributes:
+        probability: 0 to 1.
+        excluded: why it cannot be chosen; None if it can.
+        expected: seconds until a turn given to its leader now would be acknowledged; None if the
+            partitioner does not estimate that.
+        behind: bytes that it is behind its share, negative if it is ahead; None likewise.
+    """
 
     probability: float
     excluded: str | None = None
+    expected: float | None = None
+    behind: float | None = None
 
 
 class TurnPartitioner(Protocol):
@@ -80,10 +108,13 @@ class TurnPartitioner(Protocol):
 
     Attributes:
         turns_by_batch: whether a turn ends when a new batch is needed, not after some bytes.
+        follows_load: whether `may_stay` is also called when a request was sent or answered.
     """
 
     @property
     def turns_by_batch(self) -> bool: ...
+    @property
+    def follows_load(self) -> bool: ...
 
     def next_turn(
         self, view: TopicView, previous: int, overshoot: int, load: TopicLoad
@@ -101,8 +132,9 @@ class TurnPartitioner(Protocol):
     def may_stay(self, view: TopicView, partition: int, load: TopicLoad) -> bool:
         """Whether the current turn may go on; if not, the next record begins another. In O(1).
 
-        Called before a record of the turn is appended if `view` or `load.unavailable()` has changed
-        since the turn began or the last call, and when the turn would go on in a new batch.
+        Called before a record of the turn is appended if `view`, `load.unavailable()` or, with
+        `follows_load`, the requests in flight have changed since the turn began or the last call,
+        and when the turn would go on in a new batch.
         """
 
     def weigh(self, view: TopicView, load: TopicLoad) -> Mapping[int, Weight]:

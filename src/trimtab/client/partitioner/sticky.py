@@ -18,6 +18,7 @@ class StickyPartitioner:
     """
 
     turns_by_batch = True
+    follows_load = False
 
     def __init__(self, random: Random) -> None:
         self._random = random

@@ -36,9 +36,10 @@ class SentBatches:
             partition.
         records: their records.
         size: their bytes.
+        was_alone: whether no other request to the broker was open when it was sent.
     """
 
-    __slots__ = ("at", "connection", "records", "size", "unanswered", "version")
+    __slots__ = ("at", "connection", "records", "size", "unanswered", "version", "was_alone")
 
     def __init__(self, connection: Connection, version: int, at: float) -> None:
         self.connection = connection
@@ -47,6 +48,7 @@ class SentBatches:
         self.size = 0
         self.version = version
         self.at = at
+        self.was_alone = True
 
     def build(
         self,

@@ -4,6 +4,9 @@
                      │  ▲          │ ▲                ▲
           complete ──┘  └─ backing off └─ held: order ─┘ a batch of it came back
 
+If batches gather while their broker is busy, the due queues whose oldest batch may still grow are
+listed apart: they are sent only if the broker has room.
+
 A queue is always in one of these states, and events move it between them. A move costs O(log n) if
 it sets an alarm, otherwise O(1). A broker that accepts no batches costs nothing: its list is not
 read until it accepts some. This module does not know connections, requests or sequences.
@@ -20,14 +23,14 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trimtab.client.accumulator.queues_cy import PartitionQueue
 
 
-_IDLE, _LINGERING, _BACKING_OFF, _DUE, _HELD = range(5)
+_IDLE, _LINGERING, _BACKING_OFF, _DUE, _GATHERING, _HELD = range(6)
 
 
 class _ScheduledQueue:
@@ -54,20 +57,25 @@ class Schedule:
 
     Args:
         linger: seconds that a batch waits for more records (`linger.ms`).
+        gathers: whether due batches that are not complete wait for room.
         leader_of: returns the node id of a queue's leader, -1 if there is none; called once per
             queue. `move` sets later leaders.
     """
 
-    def __init__(self, linger: float, leader_of: Callable[[PartitionQueue], int]) -> None:
-        self._linger = linger
+    def __init__(
+        self, linger: float, leader_of: Callable[[PartitionQueue], int], gathers: bool = False
+    ) -> None:
+        self._least_linger = self._linger = linger
+        self._gathers = gathers
         self._leader_of = leader_of
         self._scheduled: dict[PartitionQueue, _ScheduledQueue] = {}
         self._due: dict[int, OrderedDict[_ScheduledQueue, None]] = {}
+        self._gathering: dict[int, OrderedDict[_ScheduledQueue, None]] = {}
         self._lingering: dict[_ScheduledQueue, None] = {}
         self._held: dict[_ScheduledQueue, None] = {}
         self._clock: list[tuple[float, int, _ScheduledQueue]] = []
         self._alarms = 0
-        self._is_hurried = linger <= 0
+        self._is_hurried = False
 
     # events
 
@@ -88,10 +96,12 @@ class Schedule:
                 self._wait(scheduled, _BACKING_OFF, head.not_before)
         elif self._is_hurried or queue.head_is_complete:
             self._make_due(scheduled)
+        elif self._linger <= 0:
+            self._ripen(scheduled)
         else:
             due = head.created + self._linger
             if due <= now:
-                self._make_due(scheduled)
+                self._ripen(scheduled)
             else:
                 self._wait(scheduled, _LINGERING, due)
 
@@ -118,26 +128,31 @@ class Schedule:
             self._make_due(scheduled)
 
     def hurry(self, is_hurried: bool) -> None:
-        """Set whether batches are sent without lingering: during a flush, a close, or a wait for
-        memory."""
-        self._is_hurried = is_hurried or self._linger <= 0
-        if self._is_hurried and self._lingering:
-            lingering, self._lingering = self._lingering, {}
-            for scheduled in lingering:
-                scheduled.state = _IDLE
-                self._make_due(scheduled)
+        """Set whether batches are sent without lingering or gathering: during a flush, a close, or
+        a wait for memory."""
+        self._is_hurried = is_hurried
+        if is_hurried:
+            for waiting in (self._lingering, *self._gathering.values()):
+                for scheduled in list(waiting):
+                    self._make_due(scheduled)
+
+    def linger(self, seconds: float) -> None:
+        """Have batches that begin from now on wait for this long, but at least `linger.ms`."""
+        self._linger = max(self._least_linger, seconds)
 
     def move(self, queue: PartitionQueue, leader: int) -> bool:
         """Set the leader of a queue's partition; returns whether it changed."""
         scheduled = self._scheduled.get(queue)
         if scheduled is None or scheduled.leader == leader:
             return False
-        is_due = scheduled.state == _DUE
-        if is_due:
+        state = scheduled.state
+        if state in (_DUE, _GATHERING):
             self._make_idle(scheduled)
         scheduled.leader = leader
-        if is_due:
+        if state == _DUE:
             self._make_due(scheduled)
+        elif state == _GATHERING:
+            self._ripen(scheduled)
         return True
 
     def forget(self, topic: str) -> None:
@@ -163,7 +178,7 @@ class Schedule:
             scheduled.alarm = math.inf
             if is_waiting:
                 if scheduled.due <= now:
-                    self._make_due(scheduled)
+                    self._ripen(scheduled)
                 else:
                     self._set_alarm(scheduled)
         return math.inf
@@ -172,28 +187,61 @@ class Schedule:
 
     @property
     def due_brokers(self) -> list[int]:
-        """The brokers for which queues are due; -1 for queues without leader."""
-        return [leader for leader, due in self._due.items() if due]
+        """The brokers for which queues are due, or gather; -1 for queues without leader."""
+        due = [leader for leader, queues in self._due.items() if queues]
+        if self._gathers:
+            due += [n for n, queues in self._gathering.items() if queues and not self._due.get(n)]
+        return due
 
-    def length(self, leader: int) -> int:
-        """How many queues are due for a broker."""
-        queues = self._due.get(leader)
-        return len(queues) if queues is not None else 0
+    def length(self, leader: int, has_room: bool = True) -> int:
+        """How many queues are due for a broker that has room for batches that gather, or not."""
+        length = len(self._due.get(leader, ()))
+        if self._gathers and has_room:
+            length += len(self._gathering.get(leader, ()))
+        return length
 
-    def first(self, leader: int) -> PartitionQueue:
-        """The first queue that is due for a broker; there must be one."""
-        return next(iter(self._due[leader])).queue
+    def due(self, leader: int, has_room: bool = True) -> Iterator[PartitionQueue]:
+        """The queues that are due for a broker now, each once: call `served` or `hold` for each
+        before the next.
+
+        Those that gather come first, and only if the broker has room: complete batches are also
+        sent without.
+        """
+        lists = (self._gathering, self._due) if self._gathers and has_room else (self._due,)
+        # Only as many as there are now: those that are due again come to the end of a list.
+        now = [(listed[leader], len(listed[leader])) for listed in lists if leader in listed]
+        for queues, count in now:
+            for _ in range(count):
+                yield next(iter(queues)).queue
 
     # states
 
     def _make_due(self, scheduled: _ScheduledQueue) -> None:
-        if scheduled.state == _DUE:
+        self._list(scheduled, _DUE, self._due)
+
+    def _ripen(self, scheduled: _ScheduledQueue) -> None:
+        """It has lingered, or backed off, for long enough."""
+        queue = scheduled.queue
+        if self._gathers and not (
+            self._is_hurried or queue.head_is_complete or queue.batches[0].attempts
+        ):
+            self._list(scheduled, _GATHERING, self._gathering)
+        else:
+            self._make_due(scheduled)
+
+    def _list(
+        self,
+        scheduled: _ScheduledQueue,
+        state: int,
+        lists: dict[int, OrderedDict[_ScheduledQueue, None]],
+    ) -> None:
+        if scheduled.state == state:
             return
         self._make_idle(scheduled)
-        scheduled.state = _DUE
-        queues = self._due.get(scheduled.leader)
+        scheduled.state = state
+        queues = lists.get(scheduled.leader)
         if queues is None:
-            queues = self._due[scheduled.leader] = OrderedDict()
+            queues = lists[scheduled.leader] = OrderedDict()
         queues[scheduled] = None
 
     def _wait(self, scheduled: _ScheduledQueue, state: int, due: float) -> None:
@@ -209,6 +257,8 @@ class Schedule:
         state = scheduled.state
         if state == _DUE:
             del self._due[scheduled.leader][scheduled]
+        elif state == _GATHERING:
+            del self._gathering[scheduled.leader][scheduled]
         elif state == _LINGERING:
             del self._lingering[scheduled]
         elif state == _HELD:

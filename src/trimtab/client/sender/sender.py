@@ -8,7 +8,8 @@ It runs on the loop after an event: a batch is complete or has lingered, a respo
 arrived, metadata changed. Nothing polls, and the cost of an event does not grow with the number of
 partitions: a batch is handled when it becomes due, when it is sent and when it is answered.
 
-The sender also updates each broker's load (`NodeLoad`), for the partitioners, and the metrics.
+The sender also updates each broker's load (`NodeLoad`), for the partitioners, and the metrics. For
+partitioners that use them it measures windows: then small batches gather while a broker is busy.
 
 Source: `org.apache.kafka.clients.producer.internals.Sender`; KIP-91 (delivery.timeout.ms), KIP-126
 (splitting), KIP-219 (throttling), KIP-516 (topic ids), KIP-580 (back-off), KIP-794, KIP-951.
@@ -31,6 +32,7 @@ from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.connection import Connection, Node
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.metadata import ZERO_UUID, Metadata
+from trimtab.client.partitioner.protocol import silent_after
 from trimtab.client.sender.identity import Anonymous
 from trimtab.client.sender.node_record import NodeRecord
 from trimtab.client.sender.produce_request import (
@@ -40,6 +42,7 @@ from trimtab.client.sender.produce_request import (
     read_refusal,
 )
 from trimtab.client.sender.schedule import Schedule
+from trimtab.client.sender.window import RecordRate, Window, gather_time
 from trimtab.client.topic_view import TopicView
 from trimtab.errors import AuthenticationFailed, BrokerError, ErrorCode, KafkaError, Unavailable
 from trimtab.wire.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse
@@ -66,6 +69,7 @@ class SenderOptions:
         acks: 0, 1, or -1 for all in-sync replicas.
         availability_timeout: `partitioner.availability.timeout.ms`; with 0 no broker is ever
             unavailable.
+        has_windows: whether small batches gather while their broker is busy (`window.py`).
         is_idle_time_counted: whether a broker's availability follows Java's rule, which also counts
             time in which nothing was sent to it (defect D4): `partitioner.compat=java`.
     """
@@ -79,6 +83,7 @@ class SenderOptions:
     max_in_flight: int
     max_request_size: int
     availability_timeout: float
+    has_windows: bool = False
     is_idle_time_counted: bool = False
 
 
@@ -111,7 +116,8 @@ class Sender:
         self._options = options
         self._random = random
         self._loop = asyncio.get_running_loop()
-        self._schedule = Schedule(options.linger, self._leader_of)
+        self._schedule = Schedule(options.linger, self._leader_of, options.has_windows)
+        self._rate = RecordRate() if options.has_windows else None
         self._views: dict[str, TopicView] = {}
         self._has_topic_without_id = False
         self._timeout_ms = int(options.request_timeout * 1000)
@@ -200,6 +206,8 @@ class Sender:
         now = self._loop.time()
         accumulator, schedule = self._accumulator, self._schedule
         accumulator.publish_load(self.unavailable_nodes())
+        if self._rate is not None and self._rate.count(accumulator.records, now):
+            schedule.linger(gather_time(self._rate.per_second, self._nodes.values()))
         schedule.hurry(bool(self._flushing or accumulator.is_waited_for or accumulator.closed))
         for queue in accumulator.take_changed():
             schedule.review(queue, now)
@@ -280,7 +288,11 @@ class Sender:
         schedule = self._schedule
         node = self._nodes.get(node_id)
         if node is None:
-            node = self._nodes[node_id] = NodeRecord(self._accumulator.node(node_id), now)
+            load = self._accumulator.node(node_id)
+            window = (
+                Window(load, self._options.max_in_flight) if self._options.has_windows else None
+            )
+            node = self._nodes[node_id] = NodeRecord(load, window, now)
         again = math.inf
         connection = self._connections.ready(node_id)
         if connection is None:
@@ -297,14 +309,14 @@ class Sender:
             if connection.in_flight < most:
                 node.take(now)
             while connection.in_flight < most and self._send_one(node_id, node, connection, now):
-                if not schedule.length(node_id):
+                if not schedule.length(node_id, node.has_room(now)):
                     return math.inf
                 if self._is_clogged(connection):
                     again = now + _CLOGGED_WAIT
                     break
                 if not connection.is_open:
                     break
-        if schedule.length(node_id):
+        if schedule.length(node_id, node.has_room(now)):
             node.wait(now)
             self._waiting[node_id] = node
         return again
@@ -321,7 +333,7 @@ class Sender:
     def _fail_due(self, node_id: int, error: KafkaError) -> None:
         """Fail all due batches for a broker that refused this producer's authentication."""
         while self._schedule.length(node_id):
-            for batch in list(self._schedule.first(node_id).batches):
+            for batch in list(next(self._schedule.due(node_id)).batches):
                 self._fail(batch, error)
 
     def _send_one(self, node_id: int, node: NodeRecord, connection: Connection, now: float) -> bool:
@@ -334,8 +346,7 @@ class Sender:
         is_one_at_a_time = self._options.max_in_flight == 1
         batches: list[Batch] = []
         size = 0
-        for _ in range(schedule.length(node_id)):
-            queue = schedule.first(node_id)
+        for queue in schedule.due(node_id, node.has_room(now)):
             if not identity.may_send(queue) or (is_one_at_a_time and queue.in_flight):
                 schedule.hold(queue)
                 continue
@@ -376,10 +387,29 @@ class Sender:
             for batch in batches:
                 self._complete(batch, NO_OFFSET, NO_TIMESTAMP)
         else:
+            if node.window is not None:
+                sent.was_alone = node.window.sent(now)
+                self._accumulator.load_changed()
+                if not node.is_watched:
+                    node.is_watched = True
+                    self._watch(node)
             connection.send(request, version, partial(self._answered, sent))
         self._metrics.request_sent(
             connection.node.id, connection.bytes_sent - before, sent.records, len(batches)
         )
+
+    def _watch(self, node: NodeRecord) -> None:
+        """Have the partitioners notice if a broker becomes silent, as no event tells them."""
+        load, now = node.load, self._loop.time()
+        if self._closed or not load.requests:
+            node.is_watched = False
+            return
+        silent_at = load.moved_at + silent_after(load)
+        if silent_at > now:
+            self._loop.call_at(silent_at, self._watch, node)
+        else:
+            node.is_watched = False
+            self._accumulator.load_changed()
 
     def _leader_of(self, queue: PartitionQueue) -> int:
         return self._metadata.leader(queue.topic, queue.partition)
@@ -391,7 +421,11 @@ class Sender:
     ) -> None:
         now = self._loop.time()
         node_id = sent.connection.node.id
+        window = self._nodes[node_id].window
         if response is None:
+            if window is not None:
+                window.lost(now)
+                self._accumulator.load_changed()
             reason = error or Unavailable(f"{sent.connection.node} did not answer")
             self._metadata.request_update()
             for batch in sent.unanswered.values():
@@ -399,7 +433,9 @@ class Sender:
             self.wake()
             return
         node = self._nodes[node_id]
-        node.acknowledge(sent.size, sent.at, now)
+        if window is not None:
+            window.answered(now, sent.at, sent.was_alone, sent.size)
+            self._accumulator.load_changed()
         throttle = response.throttle_time_ms / 1000
         if throttle > 0 and sent.version >= _FIRST_VERSION_THAT_CLIENTS_THROTTLE:
             node.throttled_until = now + throttle

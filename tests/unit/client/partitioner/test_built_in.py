@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.client.conftest import view_of
 from tests.unit.client.scripted_load import ScriptedLoad, take_turns
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
+from trimtab.client.partitioner.protocol import Weight
 from trimtab.client.topic_view import TopicView
 from trimtab.errors import UsageError
 
@@ -168,7 +169,7 @@ def test_adaptive_weighs_by_the_inverse_of_the_queue(make_view: MakeView) -> Non
     chosen = take_turns(adaptive(), view, 42_000, load)
     for partition, weight in enumerate([1, 6, 3, 6, 5]):
         assert chosen[partition] == pytest.approx(42_000 * weight / 21, rel=0.06)
-        weighed, reason = adaptive().weigh(view, load)[partition]
+        weighed, reason, *_ = adaptive().weigh(view, load)[partition]
         assert weighed == pytest.approx(weight / 21)
         assert reason is None
 
@@ -252,9 +253,9 @@ def test_the_queue_of_an_unavailable_broker_does_not_count(make_view: MakeView) 
     view = make_view([0, 1, 2])
     load = ScriptedLoad({0: 5, 2: 1}, left_out=frozenset({0}))
     assert adaptive().weigh(view, load) == {
-        0: (0.0, "broker 0 accepts no batches (partitioner.availability.timeout.ms)"),
-        1: (pytest.approx(2 / 3), None),
-        2: (pytest.approx(1 / 3), None),
+        0: Weight(0.0, "broker 0 accepts no batches (partitioner.availability.timeout.ms)"),
+        1: Weight(2 / 3),
+        2: Weight(1 / 3),
     }
     chosen = take_turns(adaptive(), view, 6000, load)
     assert chosen[1] == pytest.approx(4000, rel=0.05)
@@ -265,7 +266,7 @@ def test_unavailability_is_ignored_without_adaptive_partitioning(make_view: Make
     view, load = make_view([0, 1]), ScriptedLoad(left_out=frozenset({0}))
     assert take_turns(uniform(), view, 100, load) == {0: 50, 1: 50}
     assert uniform().may_stay(view, 0, load)
-    assert uniform().weigh(view, load) == {0: (0.5, None), 1: (0.5, None)}
+    assert uniform().weigh(view, load) == {0: Weight(0.5, None), 1: Weight(0.5, None)}
 
 
 @pytest.mark.kip(794)
@@ -273,7 +274,7 @@ def test_partitions_without_a_leader_are_chosen_only_when_none_has_one(make_view
     assert set(take_turns(uniform(), make_view([0, -1, 2]), 100)) == {0, 2}
     assert set(take_turns(uniform(), make_view([-1, -1]), 100)) == {0, 1}
     assert take_turns(adaptive(), make_view([-1, 1]), 100) == {1: 100}
-    assert adaptive().weigh(make_view([-1, 1]), LOAD)[0] == (0.0, "it has no leader")
+    assert adaptive().weigh(make_view([-1, 1]), LOAD)[0] == Weight(0.0, "it has no leader")
 
 
 @pytest.mark.kip(794)
@@ -315,10 +316,10 @@ def test_rack_aware_stays_in_the_rack(make_view: MakeView) -> None:
     assert take_turns(uniform(rack="b"), view, 100) == {1: 50, 3: 50}
     assert set(take_turns(adaptive(rack="b"), view, 100, ScriptedLoad({1: 3}))) == {1, 3}
     assert adaptive(rack="b").weigh(view, LOAD) == {
-        0: (0.0, "broker 0 is not in rack b (partitioner.rack.aware)"),
-        1: (0.5, None),
-        2: (0.0, "broker 2 is not in rack b (partitioner.rack.aware)"),
-        3: (0.5, None),
+        0: Weight(0.0, "broker 0 is not in rack b (partitioner.rack.aware)"),
+        1: Weight(0.5, None),
+        2: Weight(0.0, "broker 2 is not in rack b (partitioner.rack.aware)"),
+        3: Weight(0.5, None),
     }
 
 

@@ -15,12 +15,12 @@ from trimtab.client.options import PRODUCER
 from trimtab.client.partitioner.built_in import BuiltInPartitioner
 from trimtab.client.partitioner.factory import PartitionerMaker, make_partitioner
 from trimtab.client.partitioner.java import JavaPartitioner
-from trimtab.client.partitioner.latency import LatencyPartitioner
 from trimtab.client.partitioner.per_record import (
     CallableNewBatchPartitioner,
     RoundRobinPartitioner,
 )
 from trimtab.client.partitioner.protocol import PerRecordPartitioner
+from trimtab.client.partitioner.soonest import SoonestPartitioner
 from trimtab.client.partitioner.sticky import StickyPartitioner
 from trimtab.client.topic_view import TopicView
 from trimtab.errors import UsageError
@@ -150,7 +150,7 @@ def test_a_partitioner_is_loaded_by_its_path(
             "cannot be loaded: .*has no attribute 'Nothing'",
         ),
         (".partitioner:Nothing", "is not known"),
-        ("trimtab.client.partitioner.factory:_ADAPTIVE_OPTIONS", "is not a partitioner"),
+        ("trimtab.client.partitioner.factory:_BUILT_IN_OPTIONS", "is not a partitioner"),
         (f"{__name__}:Needy", "cannot be created without arguments"),
     ],
 )
@@ -211,14 +211,38 @@ def test_without_a_class_the_logic_is_the_built_in(ignores_keys: bool) -> None:
     assert maker.ignores_keys is ignores_keys
 
 
-def test_the_signal_and_java_are_options_of_the_built_in(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    assert type(make(partitioner_adaptive_signal="latency")()) is LatencyPartitioner
+def test_java_is_an_option_of_the_built_in(caplog: pytest.LogCaptureFixture) -> None:
     assert type(make(partitioner_compat="java")()) is JavaPartitioner
-    with pytest.raises(UsageError, match=r"signal=latency is not Java's, partitioner.compat is"):
-        make(partitioner_compat="java", partitioner_adaptive_signal="latency")
     assert not caplog.records
+
+
+@pytest.mark.parametrize("balance", ["strict", "free", 0.1, "0.25", 1, 1e-05, ".5"])
+def test_with_a_balance_turns_go_where_they_end_soonest(
+    balance: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    maker = make(partitioner_balance=balance, partitioner_ignore_keys=True)
+    assert type(maker()) is SoonestPartitioner
+    assert maker.ignores_keys
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("balance", ["even", 0, 1.5, -0.1, "1e3", "nan", "0.0", True, b"free"])
+def test_a_balance_is_strict_free_or_a_part_of_the_mean(balance: object) -> None:
+    with pytest.raises(UsageError, match=r"partitioner\.balance="):
+        make(partitioner_balance=balance)
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"partitioner_compat": "java"}, "is not Java's"),
+        ({"partitioner_adaptive_partitioning_enable": False}, "set one of the two"),
+        ({"acks": 0, "enable_idempotence": False}, "with acks=0 there are none; set acks to 1"),
+    ],
+)
+def test_a_balance_contradicts_some_options(other: Mapping[str, object], why: str) -> None:
+    with pytest.raises(UsageError, match=rf"partitioner\.balance=strict .*{why}"):
+        make(partitioner_balance="strict", **other)
 
 
 @pytest.mark.kip(794)
@@ -234,12 +258,11 @@ def test_without_adaptive_its_settings_are_said_to_have_no_effect(
 ) -> None:
     maker = make(
         partitioner_adaptive_partitioning_enable=False,
-        partitioner_adaptive_signal="latency",
         partitioner_availability_timeout_ms=5,
     )
     assert type(maker()) is BuiltInPartitioner
     assert [record.message for record in caplog.records] == [
-        "without effect: partitioner.adaptive.signal, partitioner.availability.timeout.ms;"
+        "without effect: partitioner.availability.timeout.ms;"
         " partitioner.adaptive.partitioning.enable is false"
     ]
 

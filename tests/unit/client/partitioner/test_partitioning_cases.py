@@ -365,13 +365,13 @@ def test_case_9_and_10_queues_and_late_brokers_of_a_real_accumulator(mode: str) 
 @pytest.mark.parametrize("is_java", [True, False])
 def test_case_10_a_broker_is_late_beyond_the_timeout_not_at_it(is_java: bool) -> None:
     accumulator = Bench("java", [0], 128).accumulator
-    node = NodeRecord(accumulator.node(0), 1.0)
+    node = NodeRecord(accumulator.node(0), None, 1.0)
     node.take(1.0)
     node.wait(1.0)
     for now, is_late in [(1.125, False), (1.126, True)]:
         node.wait(now)
         assert node.is_unavailable(now, 0.125, is_java) == is_late
-    assert not NodeRecord(accumulator.node(1), 5.0).is_unavailable(9.0, 0.1, is_java)
+    assert not NodeRecord(accumulator.node(1), None, 5.0).is_unavailable(9.0, 0.1, is_java)
 
 
 @pytest.mark.kip(794)

@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.client.conftest import view_of
-from tests.unit.client.scripted_load import ScriptedLoad, ScriptedNode, take_turns
+from tests.unit.client.scripted_load import ScriptedLoad, take_turns
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
-from trimtab.client.partitioner.latency import LatencyPartitioner
 from trimtab.client.partitioner.pool import Pool, QueueLengths
 from trimtab.client.topic_view import TopicView
 
@@ -153,23 +152,6 @@ def test_debts_are_reduced_in_proportion_to_the_weights() -> None:
     assert produced[1] / produced[0] == pytest.approx(4, rel=0.02)
 
 
-@pytest.mark.parametrize("count", [33, 300])
-def test_turns_by_latency_are_spread_as_they_are_shown(count: int) -> None:
-    """One broker is quick, one is half as dear as the many others, and all are being probed."""
-    view = view_of(range(count))
-    nodes = {n: ScriptedNode(n, latency=0.1, last_acknowledged=100.0) for n in range(count)}
-    nodes[7].latency, nodes[9].latency = 0.001, 0.02
-    load = ScriptedLoad(nodes=nodes, leaders=view.leaders)
-    partitioner = LatencyPartitioner(BuiltInOptions(100), Random(2))
-    take_turns(partitioner, view, 100, load)  # until the cheapest is found
-    chosen = take_turns(partitioner, view, 8000, load)
-    shown = partitioner.weigh(view, load)
-    expected = {p: 8000 * weight.probability for p, weight in shown.items()}
-    assert shown[7].probability > 16 * shown[9].probability * 0.99
-    statistic, freedom = chi_square(chosen, dict(sorted(expected.items(), key=lambda e: e[1])))
-    assert statistic < bound(freedom)
-
-
 # the tree
 
 
@@ -208,7 +190,7 @@ def test_a_queue_that_grew_and_shrank_counts_in_every_pool() -> None:
 
 def test_a_partition_beyond_the_pools_view_is_not_in_it() -> None:
     """The topic was made again, with fewer; its old queues may still shrink."""
-    pool = Pool(view_of([0, 1]), [0, 1], Random(1))
+    pool = Pool(2, [0, 1], Random(1))
     queues = pool.weigh_queues(ScriptedLoad())
     pool.resize(5, 3)
     assert queues.longest == 0

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from tests.unit.client.scripted_load import ScriptedLoad
+from trimtab.client.partitioner.protocol import Weight
 from trimtab.client.partitioner.sticky import StickyPartitioner
 from trimtab.client.topic_view import TopicView
 
@@ -38,8 +39,11 @@ def test_sticky_stays_where_it_must(make_view: MakeView) -> None:
 def test_sticky_weighs_all_that_have_a_leader_alike(make_view: MakeView) -> None:
     partitioner = StickyPartitioner(Random(1))
     assert partitioner.weigh(make_view([0, -1, 2]), LOAD) == {
-        0: (0.5, None),
-        1: (0.0, "it has no leader"),
-        2: (0.5, None),
+        0: Weight(0.5, None),
+        1: Weight(0.0, "it has no leader"),
+        2: Weight(0.5, None),
     }
-    assert partitioner.weigh(make_view([-1, -1]), LOAD) == {0: (0.5, None), 1: (0.5, None)}
+    assert partitioner.weigh(make_view([-1, -1]), LOAD) == {
+        0: Weight(0.5, None),
+        1: Weight(0.5, None),
+    }

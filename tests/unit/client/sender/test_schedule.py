@@ -34,11 +34,11 @@ class Queue:
     head_is_complete: bool = False
 
 
-def made(linger: float = LINGER) -> Any:
+def made(linger: float = LINGER, gathers: bool = False) -> Any:
     def leader_of(queue: Any) -> int:
         return cast(int, queue.leader)
 
-    return Schedule(linger, leader_of)
+    return Schedule(linger, leader_of, gathers)
 
 
 def filled(name: str = "", leader: int = 0, created: float = 0.0, complete: bool = False) -> Any:
@@ -47,7 +47,7 @@ def filled(name: str = "", leader: int = 0, created: float = 0.0, complete: bool
 
 def serve(schedule: Any, leader: int, now: float) -> str:
     """Take the first due queue's oldest batch, as the sender does."""
-    queue = schedule.first(leader)
+    queue = next(schedule.due(leader))
     queue.batches.popleft()
     schedule.served(queue, now)
     return str(queue.name)
@@ -59,7 +59,7 @@ def test_an_open_batch_is_due_once_it_has_lingered() -> None:
     assert schedule.advance(1.0) == 1.0 + LINGER
     assert schedule.due_brokers == []
     assert schedule.advance(1.0 + LINGER) == math.inf
-    assert schedule.first(0) is queue
+    assert next(schedule.due(0)) is queue
 
 
 def test_a_complete_batch_is_due_at_once() -> None:
@@ -182,7 +182,7 @@ def test_a_topic_that_is_forgotten_leaves_nothing_behind() -> None:
     schedule.review(kept, 0.0)
     schedule.forget("topic")
     assert schedule.advance(LINGER) == math.inf
-    assert (schedule.length(0), schedule.first(0)) == (1, kept)
+    assert (schedule.length(0), *schedule.due(0)) == (1, kept)
     assert list(schedule._scheduled) == [kept]
 
 
@@ -213,3 +213,82 @@ def test_a_queue_that_fills_again_and_again_lingers_from_its_last_batch() -> Non
     assert schedule.advance(10.0) == 11.0
     schedule.advance(11.0)
     assert schedule.due_brokers == [0]
+
+
+# gathering
+
+
+def gathering(*queues: Any) -> Any:
+    schedule = made(0.0, gathers=True)
+    for queue in queues:
+        schedule.review(queue, 1.0)
+    return schedule
+
+
+def test_open_batches_gather_until_their_broker_has_room() -> None:
+    schedule = gathering(still_open := filled(), complete := filled(complete=True))
+    assert schedule.due_brokers == [0]
+    assert (schedule.length(0, False), *schedule.due(0, False)) == (1, complete)
+    assert schedule.length(0, True) == 2
+    assert next(schedule.due(0, True)) is still_open, "complete batches need no room"
+
+
+def test_a_broker_for_which_batches_only_gather_is_looked_at() -> None:
+    assert gathering(filled(leader=7)).due_brokers == [7]
+
+
+def test_a_batch_that_becomes_complete_gathers_no_longer() -> None:
+    schedule = gathering(queue := filled())
+    queue.head_is_complete = True
+    schedule.review(queue, 1.0)
+    assert (schedule.length(0, False), schedule.length(0, True)) == (1, 1)
+
+
+def test_a_retry_does_not_gather() -> None:
+    queue = filled()
+    queue.batches[0].attempts = 1
+    assert gathering(queue).length(0, False) == 1
+
+
+def test_in_a_hurry_nothing_gathers() -> None:
+    schedule = gathering(filled(), filled())
+    schedule.hurry(True)
+    assert schedule.length(0, False) == 2
+    schedule.review(filled(), 1.0)
+    assert schedule.length(0, False) == 3
+    schedule.hurry(False)
+    schedule.review(filled(), 1.0)
+    assert schedule.length(0, False) == 3
+
+
+def test_batches_that_gather_follow_their_leader() -> None:
+    schedule = gathering(queue := filled(leader=1))
+    assert schedule.move(queue, 2)
+    assert schedule.due_brokers == [2]
+    assert (schedule.length(2, False), schedule.length(2, True)) == (0, 1)
+
+
+def test_a_queue_is_due_once_for_each_request() -> None:
+    """A request has one batch of each partition; the next one may be complete or gather."""
+    schedule = gathering(first := filled("first", complete=True), second := filled("second"))
+    for queue in (first, second):
+        queue.batches.append(Waiting(1.0))
+    second.head_is_complete = False
+    served = []
+    for queue in schedule.due(0, True):
+        served.append(queue.name)
+        queue.batches.popleft()
+        queue.head_is_complete = queue is second
+        schedule.served(queue, 1.0)
+    assert served == ["second", "first"]
+    assert schedule.length(0, True) == 2
+
+
+def test_a_longer_linger_holds_for_batches_that_begin_later() -> None:
+    schedule = made(0.001, gathers=True)
+    schedule.linger(0.004)
+    schedule.review(filled(created=1.0), 1.0)
+    assert schedule.advance(1.0) == 1.004
+    schedule.linger(0.0)
+    schedule.review(filled("short", created=1.0), 1.0)
+    assert schedule.advance(1.0) == 1.001, "at least linger.ms"

@@ -16,7 +16,7 @@ from tests.unit.client.scripted_produce import ProduceCluster
 from trimtab.client.metrics_cy import ProducerMetrics
 from trimtab.client.producer import AsyncProducer
 from trimtab.client.sender.identity import LAST_EPOCH
-from trimtab.client.sender.node_record import DrainRate, NodeRecord, smoothed
+from trimtab.client.sender.node_record import NodeRecord
 from trimtab.errors import AuthenticationFailed, BrokerError, ErrorCode, Unavailable
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
@@ -588,15 +588,20 @@ def answer_after(kafka: ProduceCluster, seconds: float) -> None:
     broker.answers[ProduceRequest] = late
 
 
-async def test_a_brokers_latency_and_rate_are_what_its_answers_show(kafka: ProduceCluster) -> None:
+async def test_a_brokers_answers_are_measured_for_partitioners_that_use_that(
+    kafka: ProduceCluster,
+) -> None:
     answer_after(kafka, 0.05)
-    async with kafka.producer(acks="1", linger_ms=0, batch_size=10_000) as producer:
+    async with kafka.producer(
+        linger_ms=0, batch_size=10_000, partitioner_balance="free"
+    ) as producer:
         for _ in range(50):
             await (await producer.send("topic", b"x" * 10_000, partition=0))
         load = producer._core.accumulator.node(0)
-    assert load.latency == pytest.approx(0.051, rel=0.1)
+    assert load.alone == pytest.approx(0.051, rel=0.1)
     assert load.drain_rate == pytest.approx(10_080 / 0.051, rel=0.1)
-    assert load.last_acknowledged > 2
+    assert load.moved_at > 2
+    assert load.requests == 0
     assert load.not_ready_since == -1
 
 
@@ -604,13 +609,69 @@ async def test_a_brokers_rate_is_the_same_with_several_requests_under_way(
     kafka: ProduceCluster,
 ) -> None:
     answer_after(kafka, 0.05)
-    async with kafka.producer(acks="1", linger_ms=0, batch_size=10_000) as producer:
+    async with kafka.producer(
+        linger_ms=0, batch_size=10_000, partitioner_balance="free"
+    ) as producer:
         for _ in range(50):
             await producer.send("topic", b"x" * 10_000, partition=0)
         await producer.flush()
         load = producer._core.accumulator.node(0)
-    assert load.latency == pytest.approx(0.25, rel=0.1), "five requests, one after the other"
+    assert load.behind == pytest.approx(0.05, rel=0.1), "complete batches wait for no room"
     assert load.drain_rate == pytest.approx(10_080 / 0.05, rel=0.1)
+
+
+async def test_batches_gather_while_their_broker_works(kafka: ProduceCluster) -> None:
+    answer_after(kafka, 0.05)
+    async with kafka.producer(linger_ms=0, partitioner_balance="free") as producer:
+        for _ in range(200):
+            await producer.send("topic", b"x", partition=0)
+            await asyncio.sleep(0.005)
+        await producer.flush()
+    counts = [count for *_, count in kafka.batches]
+    assert sum(counts) == 200
+    assert 20 <= len(counts) <= 25, "one for each answer that a second has time for"
+
+
+async def test_without_balance_nothing_is_measured_and_nothing_gathers(
+    kafka: ProduceCluster,
+) -> None:
+    async with kafka.producer(linger_ms=0) as producer:
+        await (await producer.send("topic", b"x", partition=0))
+        load = producer._core.accumulator.node(0)
+    assert (load.alone, load.behind, load.drain_rate, load.requests) == (0, 0, 0, 0)
+
+
+async def test_a_lost_connection_leaves_no_open_requests(kafka: ProduceCluster) -> None:
+    calls = [0]
+
+    def hang_up_sometimes(_: Any, response: Any) -> object:
+        calls[0] += 1
+        return HANG_UP if calls[0] % 3 == 0 else response
+
+    intercept(kafka, hang_up_sometimes)
+    async with kafka.producer(
+        linger_ms=0, retry_backoff_ms=5, partitioner_balance="strict"
+    ) as producer:
+        for delivery in await send_each(producer, 100, 0.0003):
+            await delivery
+        assert producer._core.accumulator.node(0).requests == 0
+    assert kafka.stored[ZERO] == values(100)
+
+
+async def test_a_broker_that_becomes_silent_is_noticed_in_twice_its_usual_time(
+    kafka: ProduceCluster,
+) -> None:
+    async with kafka.producer(linger_ms=0, partitioner_balance="strict") as producer:
+        accumulator = producer._core.accumulator
+        for _ in range(5):
+            await (await producer.send("topic", b"x", partition=0))
+        load = accumulator.node(0)
+        answer_after(kafka, 60.0)
+        await producer.send("topic", b"x", partition=0)
+        await asyncio.sleep(0)
+        before = accumulator.load_changes
+        await asyncio.sleep(2 * max(load.alone, 0.001) + 0.001)
+        assert accumulator.load_changes > before
 
 
 class Recorder:
@@ -661,31 +722,11 @@ async def test_only_chosen_waiting_batches_are_dropped(kafka: ProduceCluster) ->
     assert kafka.stored == {ZERO: [b"kept"]}
 
 
-def test_a_moving_average_forgets_by_time_and_not_by_count() -> None:
-    assert smoothed(0.0, 5.0, 0.0) == 5.0, "the first"
-    assert smoothed(4.0, 8.0, 0.25) == pytest.approx(6.0), "a half-life later"
-    assert smoothed(4.0, 8.0, 10.0) == pytest.approx(8.0)
-    one, many = smoothed(4.0, 8.0, 0.1), 4.0
-    for _ in range(100):
-        many = smoothed(many, 8.0, 0.001)
-    assert many == pytest.approx(one)
-
-
-def test_a_drain_rate_counts_bytes_that_come_back_together_and_not_idle_time() -> None:
-    rate = DrainRate()
-    assert rate.add(1000, 0.0) == 0.0, "unknown: it took no time"
-    assert rate.add(1000, 0.01) == pytest.approx(200_000, rel=0.02)
-    for _ in range(200):
-        current = rate.add(500, 0.01)
-    assert current == pytest.approx(50_000, rel=0.02)
-
-
 def test_a_node_is_unavailable_by_the_time_that_something_waits_for_it() -> None:
     class Load:
-        latency = drain_rate = 0.0
-        not_ready_since = last_acknowledged = -1.0
+        not_ready_since = -1.0
 
-    node: Any = NodeRecord(Load(), 0.0)  # type: ignore[arg-type]
+    node: Any = NodeRecord(Load(), None, 0.0)  # type: ignore[arg-type]
     node.take(0.0)
     node.wait(10.0)
     node.wait(11.0)
