@@ -24,6 +24,7 @@ STAGES = {
     "sending": "CPU of the sender per batch, from 10 to 10,000 partitions",
     "partitioning": "a study in virtual time: partitioners with slow, failing or throttled brokers",
     "turns": "CPU to choose a partition, from 10 to 10,000 partitions",
+    "kip480": "KIP-480's setting on trimtab and Apache Kafka; with Java's producer",
     "kip794": "KIP-794's test series on trimtab and Apache Kafka; with Java's producer",
     "segments": "batch headers from log segments on disk, as load tables read them",
     "micro_batch": "small micro-batches, four tasks; with Spark's own Kafka connector",

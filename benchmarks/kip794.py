@@ -45,6 +45,7 @@ from trimtab.cli.experiment.kip794 import (
 from trimtab.cli.experiment.perf import trimtab_perf
 
 CLUSTERS: Final = ("trimtab", "apache")
+SLOW: Final = {0: SLOW_PRODUCE_MS}
 
 RIVALS: Final = {"strict": "uniform", "tenth": "adaptive", "free": "adaptive"}
 """Java's configuration to compare with, for trimtab's configurations that Java lacks."""
@@ -80,10 +81,10 @@ def measure_all(
     for cluster in clusters:
         try:
             if cluster == "trimtab":
-                with Trimtab(brokers=3, slow_ms=SLOW_PRODUCE_MS) as ours:
+                with Trimtab(3, SLOW) as ours:
                     _measure_on(cluster, ours.address, rounds, records, series, configurations)
             else:
-                with KafkaBehindProxy(SLOW_PRODUCE_MS) as theirs:
+                with KafkaBehindProxy(SLOW) as theirs:
                     _measure_on(cluster, theirs.address, rounds, records, series, configurations)
         except RivalMissing as missing:
             for each, name in product(series, configurations):

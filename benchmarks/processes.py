@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -238,15 +239,15 @@ class Trimtab(Broker):
 
     Args:
         brokers: number of brokers.
-        slow_ms: delay of broker 0's answers to produce requests.
+        slow: milliseconds by which brokers answer produce requests late.
     """
 
     name = "trimtab"
 
-    def __init__(self, brokers: int = 1, slow_ms: float = 0) -> None:
+    def __init__(self, brokers: int = 1, slow: Mapping[int, float] | None = None) -> None:
         super().__init__()
         self._brokers = brokers
-        self._slow_ms = slow_ms
+        self._slow = [f"{broker}={late:g}" for broker, late in (slow or {}).items()]
         if brokers > 1:
             self.port = free_neighbours(brokers)
             ports = range(self.port, self.port + brokers)
@@ -256,7 +257,7 @@ class Trimtab(Broker):
         return [
             *(sys.executable, "-m", "trimtab", "cluster", "up", "--port", str(self.port)),
             *("--brokers", str(self._brokers), "--data", str(self.directory / "data")),
-            *(("--slow", f"0={self._slow_ms:g}") if self._slow_ms else ()),
+            *(("--slow", *self._slow) if self._slow else ()),
         ]
 
     @property
@@ -419,10 +420,10 @@ class KafkaCluster:
 
 
 class KafkaBehindProxy:
-    """Three brokers of Apache Kafka; clients reach broker 0 through `benchmarks.proxy`.
+    """Three brokers of Apache Kafka; clients reach the slow ones through `benchmarks.proxy`.
 
     Args:
-        slow_ms: the proxy's delay of responses to produce requests.
+        slow: by broker, the proxy's delay of responses to produce requests, in milliseconds.
 
     Raises:
         RivalMissing: on entering, if Java or the jars are not available.
@@ -430,23 +431,27 @@ class KafkaBehindProxy:
 
     name = "Apache Kafka"
 
-    def __init__(self, slow_ms: float) -> None:
-        self._slow_ms = slow_ms
+    def __init__(self, slow: Mapping[int, float]) -> None:
+        self._slow = slow
         self._parts = ExitStack()
         self.address = ""
 
     def __enter__(self) -> Self:
-        controller, proxy = free_ports(2)
+        controller, *ports = free_ports(1 + len(self._slow))
+        proxies = dict(zip(self._slow, ports, strict=True))
         with ExitStack() as parts:
-            slow = KafkaMember(0, controller, proxy)
-            parts.enter_context(slow)
-            parts.enter_context(
-                _Proxy(f"127.0.0.1:{proxy}", f"127.0.0.1:{slow.port}", self._slow_ms)
+            brokers = []
+            for number in range(3):  # the first one is also the controller
+                broker = parts.enter_context(KafkaMember(number, controller, proxies.get(number)))
+                brokers.append(broker)
+            for number, port in proxies.items():
+                proxy = _Proxy(f"127.0.0.1:{port}", brokers[number].address, self._slow[number])
+                parts.enter_context(proxy)
+            self.address = ",".join(
+                f"127.0.0.1:{proxies.get(number, broker.port)}"
+                for number, broker in enumerate(brokers)
             )
-            others = [parts.enter_context(KafkaMember(number, controller)) for number in (1, 2)]
-            # Clients bootstrap from the other two, and get broker 0's address from them.
-            self.address = ",".join(broker.address for broker in others)
-            await_brokers(others[0].port, 3)
+            await_brokers(brokers[0].port, 3)
             self._parts = parts.pop_all()
         return self
 
