@@ -128,8 +128,30 @@ def _flatten(values: Mapping[str, Any]) -> list[str]:
     return told
 
 
-def render_kip794(stored: Stored, stages: Sequence[str]) -> list[str]:
-    return render_stages(stored, stages, r"^(average_ms|p99_ms|megabytes_per_s), on trimtab")
+def render_settings(stored: Stored, stages: Sequence[str]) -> list[str]:
+    """A line for each configuration of a proposal's setting, with its rival's figures."""
+    (stage,) = stages
+    lines = ["| on | producer | average ms | p99 ms | uneven | Java's: average | p99 | uneven | |"]
+    lines.append("|---|---|--:|--:|--:|--:|--:|--:|---|")
+    found: dict[str, dict[str, Row]] = {}
+    for row in stored[stage]["rows"]:
+        metric, _, setting = row["metric"].partition(", on ")
+        found.setdefault(setting, {})[metric.partition("_of_")[0]] = row
+    before = ""
+    for setting, rows in found.items():
+        where, _, producer = setting.rpartition(", ")
+        cells = ["" if where == before else where, producer]
+        before = where
+        uneven = rows.get("spread") or rows["deviation"]
+        for key in ("value", "rival_value"):
+            cells += [_milliseconds(rows[name][key]) for name in ("average_ms", "p99_ms")]
+            cells.append("" if uneven[key] is None else f"{uneven[key]:.1%}")
+        lines.append(f"| {' | '.join(cells)} | {uneven['rival']} |")
+    return lines
+
+
+def _milliseconds(value: float | None) -> str:
+    return "" if value is None else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def render_demo(stored: Stored, stages: Sequence[str]) -> list[str]:
@@ -210,7 +232,8 @@ def render_headlines(stored: Stored, stages: Sequence[str]) -> list[str]:
 
 TABLES: Final = {
     "producer": Table("docs/measured.md", ("producer", "table", "java"), render_speed),
-    "kip794": Table("docs/measured.md", ("kip794",), render_kip794),
+    "kip480": Table("docs/measured.md", ("kip480",), render_settings),
+    "kip794": Table("docs/measured.md", ("kip794",), render_settings),
     "cluster": Table("docs/measured.md", ("broker", "startup", "spark"), render_stages),
     "replication": Table("docs/measured.md", ("replication",), render_stages),
     "partitions": Table("docs/measured.md", ("partitions",), render_stages),

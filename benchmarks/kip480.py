@@ -55,7 +55,7 @@ class Measured(NamedTuple):
         return {
             "average_ms": self.run.latency_ms["average"],
             "p99_ms": self.run.latency_ms["p99"],
-            # Java's client has no count of batches, but their average size.
+            # Java's client counts requests, which may have several batches.
             "records_per_batch": self.run.records / batches
             if batches
             else self.run.metrics["records-per-request-avg"],
@@ -100,10 +100,10 @@ def _measure_on(
                 except RivalMissing as reason:
                     missing = str(reason)
     for name in configurations:
-        for rival, found in theirs.items():
-            client = OLD_CLIENT if rival == "old" else NEWEST_CLIENT
-            title = "sticky" if rival == "old" else "default"
-            _report(cluster, name, ours[name], f"Java {client}, {title}", found, missing)
+        is_old = name == "sticky"
+        rival = f"Java {OLD_CLIENT}, sticky" if is_old else f"Java {NEWEST_CLIENT}, default"
+        found = theirs["old" if is_old else "adaptive"]
+        _report(cluster, name, ours[name], rival, found, missing)
 
 
 def _measure(

@@ -65,7 +65,9 @@ def everything() -> Stored:
     ]
     rows: dict[str, Sequence[object]] = {"demo": [WAY], "partitioning": outcomes, "turns": [turn]}
     stored: Stored = {stage: place(rows.get(stage, [ROW])) for stage in STAGES}
-    stored["kip794"] = place([{**ROW, "metric": "p99_ms, on trimtab, series 1, old"}])
+    for stage, setting in (("kip480", "on trimtab, free"), ("kip794", "on trimtab, series 1, old")):
+        metrics = ("average_ms", "p99_ms", "spread_of_brokers")
+        stored[stage] = place([{**ROW, "metric": f"{name}, {setting}"} for name in metrics])
     return stored
 
 

@@ -222,9 +222,7 @@ class Schedule:
     def _ripen(self, scheduled: _ScheduledQueue) -> None:
         """It has lingered, or backed off, for long enough."""
         queue = scheduled.queue
-        if self._gathers and not (
-            self._is_hurried or queue.head_is_complete or queue.batches[0].attempts
-        ):
+        if self._gathers and not (queue.head_is_complete or queue.batches[0].attempts):
             self._list(scheduled, _GATHERING, self._gathering)
         else:
             self._make_due(scheduled)

@@ -676,6 +676,31 @@ def test_a_turn_may_end_when_something_is_news(
     assert sorted(topic.used()) == [0, 1, 2]
 
 
+class Following(Scripted):
+    follows_load = True
+
+
+def test_a_partitioner_that_follows_the_load_is_asked_after_each_change(
+    make_bench: Callable[..., Bench],
+) -> None:
+    """Once for each change, whatever the number of records; also in an open batch."""
+    partitioner, indifferent = Following(0, 1), Scripted(0)
+    for each in (partitioner, indifferent):
+        bench = make_bench(make_partitioner=lambda each=each: each)
+        bench.send(b"x")
+        bench.send(b"x")
+        bench.accumulator.load_changed()
+        bench.accumulator.load_changed()
+        bench.send(b"x")
+        bench.send(b"x")
+        each.stays = False
+        bench.accumulator.load_changed()
+        bench.send(b"x")
+        bench.send(b"x")
+    assert indifferent.asked == [(-1, 0)]
+    assert partitioner.asked == [(-1, 0), ("stay", 0, []), ("stay", 0, []), (0, 0)]
+
+
 @pytest.mark.parametrize(("is_java", "asked"), [(True, [(-1, 0), (0, 170)]), (False, [(-1, 0)])])
 def test_java_draws_when_a_turn_ends_not_with_the_next_record(
     make_bench: Callable[..., Bench], is_java: bool, asked: list[tuple[int, int]]

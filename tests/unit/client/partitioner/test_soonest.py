@@ -211,6 +211,29 @@ def test_records_of_many_quanta_are_paid_back(make_view: MakeView) -> None:
     assert abs(load.chosen[0] - load.chosen[1]) <= 51 * QUANTUM
 
 
+@pytest.mark.parametrize(("bound", "share"), [(STRICT, 1 / 3), (0.1, 0.3)])
+def test_no_backlog_takes_a_broker_its_share(
+    bound: float, share: float, make_view: MakeView
+) -> None:
+    """It falls behind by ten seconds, far more than any debt is worth."""
+    view = make_view([0, 1, 2])
+    load = load_of(view, 0.001, 0.001, 0.001)
+    load.nodes[0].queued_bytes, load.nodes[0].drain_rate = 10_000_000, 1e6
+    produced = produce(soonest(bound), view, load, 3000)
+    assert produced[0] / produced.total() == pytest.approx(share, abs=0.01)
+
+
+def test_no_backlog_of_others_gives_a_broker_more(make_view: MakeView) -> None:
+    view = make_view([0, 1, 2])
+    load = load_of(view, 0.001, 0.001, 0.001)
+    for slow in (0, 1):
+        load.nodes[slow].queued_bytes, load.nodes[slow].drain_rate = 10_000_000, 1e6
+    produced = produce(soonest(), view, load, 3000)
+    assert [produced[p] / produced.total() for p in range(3)] == pytest.approx(
+        [1 / 3] * 3, abs=0.01
+    )
+
+
 # turns
 
 
@@ -359,10 +382,11 @@ def test_few_turns_try_a_slow_broker_however_slowly_they_come(make_view: MakeVie
 @pytest.mark.kip(1123)
 def test_turns_stay_in_the_rack_while_it_carries_the_load(make_view: MakeView) -> None:
     view = make_view([0, 1, 2, 3], ["a", "a", "b", "b"])
-    load = load_of(view, 0.003, 0.002, 0.0001, 0.0001)
-    for bound in (STRICT, 0.3, FREE):
-        produced = produce(soonest(bound, rack="a"), view, load, 200)
-        assert produced[0] + produced[1] == 200 * QUANTUM
+    for alone in ((0.003, 0.002, 0.0001, 0.0001), (0.030, 0.030, 0.010, 0.010)):
+        load = load_of(view, *alone)
+        for bound in (STRICT, 0.3, FREE):
+            produced = produce(soonest(bound, rack="a"), view, load, 200)
+            assert produced[0] + produced[1] == 200 * QUANTUM
 
 
 @pytest.mark.kip(1123)

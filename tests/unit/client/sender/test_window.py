@@ -123,6 +123,21 @@ def test_an_answer_behind_others_corrects_the_time_alone() -> None:
     assert slow.load.alone > 0.005
 
 
+def test_an_answer_behind_others_may_be_quicker_than_the_time_alone() -> None:
+    load = Load()
+    window = Window(load, 5)
+    window.sent(0.0)
+    window.answered(0.050, 0.0, True, 1)
+    first = window.sent(1.0)
+    assert not window.sent(1.001)
+    window.answered(1.050, 1.0, first, 1)
+    assert not window.sent(1.0502)
+    window.answered(1.051, 1.001, False, 1)
+    assert load.alone == pytest.approx(0.050)
+    window.answered(1.055, 1.0502, False, 1)
+    assert load.alone < 0.050, "the lower of two medians, of 4 and of 50 ms"
+
+
 def test_a_lost_request_is_no_longer_open() -> None:
     load = Load()
     window = Window(load, 5)
