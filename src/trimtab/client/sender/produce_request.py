@@ -36,10 +36,21 @@ class SentBatches:
             partition.
         records: their records.
         size: their bytes.
+        at: loop time at which it was sent.
+        exactly_at: the same, not rounded, if windows are measured.
         was_alone: whether no other request to the broker was open when it was sent.
     """
 
-    __slots__ = ("at", "connection", "records", "size", "unanswered", "version", "was_alone")
+    __slots__ = (
+        "at",
+        "connection",
+        "exactly_at",
+        "records",
+        "size",
+        "unanswered",
+        "version",
+        "was_alone",
+    )
 
     def __init__(self, connection: Connection, version: int, at: float) -> None:
         self.connection = connection
@@ -48,6 +59,7 @@ class SentBatches:
         self.size = 0
         self.version = version
         self.at = at
+        self.exactly_at = at
         self.was_alone = True
 
     def build(

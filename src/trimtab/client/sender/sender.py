@@ -203,7 +203,7 @@ class Sender:
         if self._closed:
             return
         self._scheduled = False
-        now = self._loop.time()
+        now = self._now()  # not the loop's, which may be a millisecond behind
         accumulator, schedule = self._accumulator, self._schedule
         accumulator.publish_load(self.unavailable_nodes())
         if self._rate is not None and self._rate.count(accumulator.records, now):
@@ -388,7 +388,9 @@ class Sender:
                 self._complete(batch, NO_OFFSET, NO_TIMESTAMP)
         else:
             if node.window is not None:
-                sent.was_alone = node.window.sent(now)
+                # Not by the loop's time, which may be as coarse as a millisecond.
+                sent.exactly_at = self._now()
+                sent.was_alone = node.window.sent(sent.exactly_at)
                 self._accumulator.load_changed()
                 if not node.is_watched:
                     node.is_watched = True
@@ -400,13 +402,13 @@ class Sender:
 
     def _watch(self, node: NodeRecord) -> None:
         """Have the partitioners notice if a broker becomes silent, as no event tells them."""
-        load, now = node.load, self._loop.time()
+        load, now = node.load, self._now()
         if self._closed or not load.requests:
             node.is_watched = False
             return
         silent_at = load.moved_at + silent_after(load)
         if silent_at > now:
-            self._loop.call_at(silent_at, self._watch, node)
+            self._loop.call_later(silent_at - now, self._watch, node)
         else:
             node.is_watched = False
             self._accumulator.load_changed()
@@ -424,7 +426,7 @@ class Sender:
         window = self._nodes[node_id].window
         if response is None:
             if window is not None:
-                window.lost(now)
+                window.lost(self._now())
                 self._accumulator.load_changed()
             reason = error or Unavailable(f"{sent.connection.node} did not answer")
             self._metadata.request_update()
@@ -434,7 +436,7 @@ class Sender:
             return
         node = self._nodes[node_id]
         if window is not None:
-            window.answered(now, sent.at, sent.was_alone, sent.size)
+            window.answered(self._now(), sent.exactly_at, sent.was_alone, sent.size)
             self._accumulator.load_changed()
         throttle = response.throttle_time_ms / 1000
         if throttle > 0 and sent.version >= _FIRST_VERSION_THAT_CLIENTS_THROTTLE:
