@@ -26,6 +26,7 @@ class Broker:
         current: the partition of its last turn, -1 before the first.
         known: the value of `load.chosen_bytes(current)` that was last counted.
         is_silent: whether it gets no turns because it does not answer.
+        is_out: whether it has been silent for so long that the others share without it.
         last_turn: the number of its last turn in the pool.
         expected, cost, answer, is_gathering, is_forced, is_last: from the last comparison, see
             `SoonestPartitioner`.
@@ -33,7 +34,7 @@ class Broker:
 
     __slots__ = (
         *("answer", "cost", "expected", "is_forced", "is_gathering", "is_last"),
-        *("count", "current", "is_silent", "known", "last_turn", "node_id", "sample"),
+        *("count", "current", "is_out", "is_silent", "known", "last_turn", "node_id", "sample"),
         *("_debt", "_level", "_others", "_run", "_taken", "_tie"),
     )
 
@@ -44,6 +45,7 @@ class Broker:
         self.current = -1
         self.known = 0
         self.is_silent = False
+        self.is_out = False
         self.last_turn = 0
         self.expected = self.cost = self.answer = 0.0
         self.is_gathering = self.is_forced = self.is_last = False
@@ -87,7 +89,7 @@ class Broker:
         """Count bytes of the current turn."""
         self._run += size
         self._taken += size
-        if not self.is_silent:
+        if not self.is_out:
             self._debt -= size
 
     def debt(self, level: float, shrinking: float) -> float:
@@ -99,7 +101,7 @@ class Broker:
         """
         share = (level - self._level) * self.count
         self._level = level
-        if share == 0.0 or self.is_silent:
+        if share == 0.0 or self.is_out:
             return self._debt
         debt = self._debt
         if debt < 0.0:
@@ -147,7 +149,7 @@ class SharedPool:
         self.cheapest = self.brokers[0]
         self.turns = 0
         self._shrinking = shrinking
-        self._partitions = len(partitions)  # of the brokers that are not silent
+        self._partitions = len(partitions)  # of the brokers that share
         self._cursor = 0
 
     def to_compare(self, current: Broker | None) -> Sequence[Broker]:
@@ -169,20 +171,26 @@ class SharedPool:
 
     def count_bytes(self, broker: Broker, size: int) -> None:
         """Count bytes of a broker's current turn."""
-        if not broker.is_silent:
+        if not broker.is_out:
             self.level += size / self._partitions
         self.debt(broker)
         broker.count_bytes(size)
 
-    def set_silent(self, broker: Broker, is_silent: bool) -> None:
-        """A broker no longer answers, or does again: the shares are those of the others, or of all.
+    def set_silent(self, broker: Broker, is_silent: bool, credit: float) -> None:
+        """Note that a broker does not answer, or answers again.
 
-        Debts sum to 0 afterwards, or else they would drift with every such change.
+        What it misses in a short silence is made up for later. Once that is the whole credit, the
+        others share without it until it answers.
         """
+        broker.is_silent = is_silent
+        is_out = is_silent and (broker.is_out or self.debt(broker) >= credit)
+        if is_out == broker.is_out:
+            return
         for each in self.brokers:
             self.debt(each)
-        broker.is_silent = is_silent
-        sharing = [each for each in self.brokers if not each.is_silent]
+        broker.is_out = is_out
+        # Debts sum to 0 afterwards, or else they would drift with every such change.
+        sharing = [each for each in self.brokers if not each.is_out]
         self._partitions = sum(each.count for each in sharing or self.brokers)
         surplus = sum(map(self.debt, sharing)) / self._partitions
         for each in sharing:

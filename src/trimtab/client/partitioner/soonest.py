@@ -107,8 +107,8 @@ class SoonestPartitioner:
         A turn ends when a quantum was produced, or when another broker has become cheaper by more
         than batches linger. While a batch gathers, it also gets records for which another broker is
         a little cheaper, so that batches are fewer.
-        Silent brokers, which have owed an answer for twice the usual time, get no turns, and are
-        owed no bytes for that time.
+        Silent brokers, which have owed an answer for twice the usual time, get no turns. What they
+        miss is made up for later, up to the credit.
         Of more than eight brokers some are compared: the last cheapest, and eight others in turn.
 
     Guarantees:
@@ -241,8 +241,8 @@ class SoonestPartitioner:
                 broker.answer = node.alone
                 broker.is_gathering = node.queued_batches > 0
                 is_silent = self._is_silent(node, now)
-            if is_silent != broker.is_silent:
-                pool.set_silent(broker, is_silent)
+            if is_silent or broker.is_silent:
+                pool.set_silent(broker, is_silent, self._credit)
             if not is_silent:
                 soonest = min(soonest, broker.expected)
                 if node is not None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from array import array
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from random import Random
 from types import ModuleType
@@ -16,110 +14,15 @@ from typing import Any
 
 import pytest
 
+from tests.unit.client.accumulator.conftest import Bench, MakeView, request_memory
 from tests.unit.interrupts import interrupt_at
-from trimtab.client.accumulator.accumulator_cy import Accumulator
-from trimtab.client.accumulator.memory_cy import MemoryRequest
-from trimtab.client.accumulator.queues_cy import Batch, Delivery, PartitionQueue
-from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
+from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.partitioner.per_record import RoundRobinPartitioner
 from trimtab.client.partitioner.sticky import StickyPartitioner
-from trimtab.client.topic_view import TopicView
 from trimtab.errors import Unavailable, UsageError
-from trimtab.records import Record, RecordMetadata
-from trimtab.wire.batch_cy import HEADER_BYTES, read_records
+from trimtab.records import RecordMetadata
+from trimtab.wire.batch_cy import HEADER_BYTES
 from trimtab.wire.compression import Compression
-
-MakeView = Callable[..., TopicView]
-
-
-@dataclass
-class Bench:
-    """An accumulator, with the calls of a sender."""
-
-    accumulator: Accumulator
-    wakes: list[None]
-    callback_errors: list[Exception]
-    time: list[float] = field(default_factory=lambda: [100.0])
-
-    def send(
-        self,
-        value: bytes | None = b"",
-        key: bytes | None = None,
-        partition: int | None = None,
-        headers: Any = None,
-        timestamp: int | None = 0,
-    ) -> Delivery:
-        delivery = self.accumulator.append("topic", value, key, headers, partition, timestamp)
-        assert delivery is not None
-        return delivery
-
-    def busy_queues(self) -> list[PartitionQueue]:
-        topic = self.accumulator.topic("topic")
-        return [queue for queue in topic.queues if queue.batches]
-
-    def take_all(self) -> list[Batch]:
-        return [
-            self.accumulator.take(queue)
-            for queue in self.busy_queues()
-            for _ in range(len(queue.batches))
-        ]
-
-    def bytes_by_partition(self) -> Counter[int]:
-        return Counter(
-            {
-                queue.partition: sum(batch.size for batch in queue.batches)
-                for queue in self.busy_queues()
-            }
-        )
-
-    def records(self, batch: Batch) -> list[Record]:
-        return read_records("topic", batch.queue.partition, batch.builder.build(-1, -1, -1), 0)
-
-
-def request_memory(accumulator: Any, size: int) -> MemoryRequest:
-    """A queued request for memory, in the form that the accumulator has."""
-    request: MemoryRequest = sys.modules[type(accumulator.memory).__module__].MemoryRequest(size)
-    accumulator.queue_for_memory(request)
-    return request
-
-
-@pytest.fixture
-def make_bench(make_view: MakeView, in_form: Callable[[str], ModuleType]) -> Callable[..., Bench]:
-    form = in_form("trimtab.client.accumulator.accumulator_cy")
-    java_form = in_form("trimtab.client.accumulator.java_accumulator_cy")
-    base = in_form("trimtab.client.accumulator.batching_cy").Batching
-
-    def make(
-        leaders: tuple[int, ...] = (0, 1, 2),
-        batch_size: int = 1000,
-        make_partitioner: Callable[[], object] | None = None,
-        is_java: bool = False,
-        **options: Any,
-    ) -> Bench:
-        wakes: list[None] = []
-        errors: list[Exception] = []
-        time = [100.0]
-        kind = java_form.JavaAccumulator if is_java else form.Accumulator
-        accumulator = kind(
-            batch_size=batch_size,
-            buffer_memory=options.pop("buffer_memory", 1 << 30),
-            max_request_size=options.pop("max_request_size", 1 << 20),
-            compression=options.pop("compression", Compression.NONE),
-            ignores_keys=options.pop("ignores_keys", False),
-            make_partitioner=make_partitioner
-            or (lambda: BuiltInPartitioner(BuiltInOptions(max(1, batch_size), False), Random(3))),
-            now=lambda: time[0],
-            wall_clock=lambda: 1_700_000_000.25,
-            lock=threading.RLock(),
-            wake=lambda: wakes.append(None),
-            on_callback_error=errors.append,
-        )
-        assert not options
-        assert isinstance(accumulator, base)
-        accumulator.update_topic(make_view(leaders))
-        return Bench(accumulator, wakes, errors, time)
-
-    return make
 
 
 def test_a_topic_that_is_not_known_takes_nothing(make_bench: Callable[..., Bench]) -> None:
@@ -627,131 +530,6 @@ def test_send_can_be_refused_for_a_while(make_bench: Callable[..., Bench]) -> No
     bench.accumulator.refuse(None)
     with pytest.raises(UsageError, match="is closed"):
         bench.send()
-
-
-# partitioners
-
-
-class Scripted:
-    """A partitioner that gives turns in a given order, and records its calls."""
-
-    turns_by_batch = False
-
-    def __init__(self, *turns: int) -> None:
-        self.turns = list(turns)
-        self.stays = True
-        self.asked: list[Any] = []
-
-    def next_turn(self, view: Any, previous: int, overshoot: int, load: Any) -> tuple[int, int]:
-        self.asked.append((previous, overshoot))
-        return self.turns.pop(0), 0
-
-    def may_stay(self, view: Any, partition: int, load: Any) -> bool:
-        self.asked.append(("stay", partition, sorted(load.unavailable())))
-        return self.stays
-
-
-def test_a_turn_may_end_when_something_is_news(
-    make_bench: Callable[..., Bench], make_view: MakeView
-) -> None:
-    partitioner = Scripted(0, 1, 2)
-    bench = make_bench(make_partitioner=lambda: partitioner)
-    bench.send(b"x")
-    bench.send(b"x")
-    assert partitioner.asked == [(-1, 0)]
-    bench.accumulator.publish_load(frozenset({0}))
-    bench.accumulator.publish_load(frozenset({0}))  # no news
-    bench.send(b"x")
-    bench.send(b"x")
-    assert partitioner.asked[1:] == [("stay", 0, [0])]
-    partitioner.stays = False
-    bench.accumulator.update_topic(make_view((-1, 1, 2)))
-    bench.send(b"x")
-    assert partitioner.asked[2:] == [("stay", 0, [0]), (0, 0)]
-    bench.take_all()
-    bench.send(b"x")  # in a new batch
-    assert partitioner.asked[4:] == [("stay", 1, [0]), (1, 0)]
-    topic = bench.accumulator.topic("topic")
-    assert (topic.current, topic.switches) == (2, 3)
-    assert sorted(topic.used()) == [0, 1, 2]
-
-
-class Following(Scripted):
-    follows_load = True
-
-
-def test_a_partitioner_that_follows_the_load_is_asked_after_each_change(
-    make_bench: Callable[..., Bench],
-) -> None:
-    """Once for each change, whatever the number of records; also in an open batch."""
-    partitioner, indifferent = Following(0, 1), Scripted(0)
-    for each in (partitioner, indifferent):
-        bench = make_bench(make_partitioner=lambda each=each: each)
-        bench.send(b"x")
-        bench.send(b"x")
-        bench.accumulator.load_changed()
-        bench.accumulator.load_changed()
-        bench.send(b"x")
-        bench.send(b"x")
-        each.stays = False
-        bench.accumulator.load_changed()
-        bench.send(b"x")
-        bench.send(b"x")
-    assert indifferent.asked == [(-1, 0)]
-    assert partitioner.asked == [(-1, 0), ("stay", 0, []), ("stay", 0, []), (0, 0)]
-
-
-@pytest.mark.parametrize(("is_java", "asked"), [(True, [(-1, 0), (0, 170)]), (False, [(-1, 0)])])
-def test_java_draws_when_a_turn_ends_not_with_the_next_record(
-    make_bench: Callable[..., Bench], is_java: bool, asked: list[tuple[int, int]]
-) -> None:
-    partitioner = Scripted(0, 1)
-    bench = make_bench(batch_size=100, make_partitioner=lambda: partitioner, is_java=is_java)
-    bench.send(b"x" * 200)  # more than two quanta
-    assert partitioner.asked == asked
-    assert bench.accumulator.topic("topic").current == len(asked) - 1
-
-
-@pytest.mark.parametrize("is_java", [True, False])
-def test_javas_batch_of_a_large_record_is_full_only_at_its_own_limit(
-    make_bench: Callable[..., Bench], is_java: bool
-) -> None:
-    bench = make_bench(batch_size=100, is_java=is_java)
-    bench.send(b"x" * 200, partition=0)
-    (queue,) = bench.busy_queues()
-    assert queue.head_is_complete is not is_java
-
-
-def test_a_partitioner_with_on_new_batch_is_asked_again(
-    make_bench: Callable[..., Bench],
-) -> None:
-    class Told:
-        def __init__(self) -> None:
-            self.told: list[int] = []
-
-        def partition(self, view: Any, key: Any, value: Any) -> int:
-            return len(self.told) % 3
-
-        def on_new_batch(self, view: Any, previous: int) -> None:
-            self.told.append(previous)
-
-    partitioner = Told()
-    bench = make_bench(batch_size=200, make_partitioner=lambda: partitioner)
-    for _ in range(6):
-        bench.send(b"x" * 60)
-    assert partitioner.told == [0, 1, 2]
-    assert [batch.count for batch in bench.take_all()] == [1, 1, 1] or partitioner.told
-
-
-def test_a_partitioner_that_names_no_partition_is_refused(make_bench: Callable[..., Bench]) -> None:
-    class Wrong:
-        def partition(self, view: Any, key: Any, value: Any) -> int:
-            return 3
-
-    bench = make_bench(make_partitioner=Wrong)
-    with pytest.raises(UsageError, match="partition 3 of topic topic does not exist"):
-        bench.send(b"x")
-    assert bench.accumulator.incomplete_batches() == []
 
 
 # tables
