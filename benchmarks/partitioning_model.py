@@ -152,8 +152,10 @@ class Broker:
 
 @dataclass(slots=True, eq=False)
 class Batch:
+    """Records of a partition; it may be sent at `due`, or earlier if it is full."""
+
     partition: int
-    created: float
+    due: float
     arrivals: list[float]
     size: int = BATCH_OVERHEAD
 
@@ -179,7 +181,7 @@ class Node:
     behind: float = 0.0
     drain_rate: float = 0.0
     not_ready_since: float = -1.0
-    is_watched: bool = False
+    watched_until: float = math.inf
     window: Window = field(init=False)
     waiting: list[Request] = field(default_factory=list)
     busy: set[int] = field(default_factory=set)
@@ -374,11 +376,10 @@ class Producer:
         if self._used >= BUFFER_MEMORY:
             self._is_blocked = True
             return
-        due, size = self._next
-        self._append(due, size)
+        self._append(self._next[1])
         self._expect()
 
-    def _append(self, due: float, size: int) -> None:
+    def _append(self, size: int) -> None:
         self._appended += 1
         if self._rate.count(self._appended, self._model.now):
             self._gather = gather_time(self._rate.per_second, self._nodes)
@@ -390,15 +391,15 @@ class Producer:
         grown = size
         node = self._nodes[self._model.leaders[partition]]
         if batch is None:
-            batch = Batch(partition, self._model.now, [])
+            due = self._model.now + self._gathers()
+            batch = Batch(partition, due, [])
             self._open[partition] = batch
             self._queues[partition].append(batch)
             node.busy.add(partition)
             self._resized.add(partition)
             node.queued_batches += 1
             grown += BATCH_OVERHEAD
-            gathers = self._gathers(node)
-            self._model.at(self._model.now + gathers, lambda: self._send_to(partition))
+            self._model.at(due, lambda: self._send_to(partition))
         # A record that waited for memory counts from when it could be appended, as `send` blocks.
         batch.arrivals.append(self._model.now)
         batch.size += size
@@ -462,10 +463,9 @@ class Producer:
         head = self._queues[partition][0]
         if self._open[partition] is not head:
             return True
-        gathers = self._gathers(self._nodes[self._model.leaders[partition]])
-        return has_room and self._model.now >= head.created + gathers - 1e-9
+        return has_room and self._model.now >= head.due
 
-    def _gathers(self, node: Node) -> float:
+    def _gathers(self) -> float:
         if not self._model.policy.has_windows:
             return self._linger
         return max(self._linger, self._gather)
@@ -487,9 +487,7 @@ class Producer:
         request = Request(now, node.window.sent(now), taken)
         node.waiting.append(request)
         self._load_changes += 1
-        if not node.is_watched:
-            node.is_watched = True
-            self._watch(node)
+        self._watch(node)
         if node.broker.is_dead:
             return
         size = sum(batch.size for batch in taken)
@@ -500,11 +498,20 @@ class Producer:
 
     def _watch(self, node: Node) -> None:
         """As the sender does: notice that a broker becomes silent."""
-        if node.requests and (silent_at := node.moved_at + silent_after(node)) > self._model.now:
-            self._model.at(silent_at + 1e-9, lambda: self._watch(node))
-        else:
-            node.is_watched = False
-            self._load_changes += 1
+        silent_at = node.moved_at + silent_after(node)
+        if node.requests and silent_at < node.watched_until:
+            node.watched_until = silent_at
+            self._model.at(silent_at + 1e-9, lambda: self._look_at(node, silent_at))
+
+    def _look_at(self, node: Node, at: float) -> None:
+        if node.watched_until != at:
+            return  # an earlier look replaced this one
+        node.watched_until = math.inf
+        if node.requests:
+            if node.moved_at + silent_after(node) > self._model.now:
+                self._watch(node)
+            else:
+                self._load_changes += 1
 
     def _answered(self, node: Node, request: Request, size: int) -> None:
         if request not in node.waiting or node.broker.is_dead:
@@ -513,6 +520,7 @@ class Producer:
         node.waiting.remove(request)
         node.window.answered(now, request.sent, request.was_alone, size)
         self._load_changes += 1
+        self._watch(node)
         node.broker.acknowledged_bytes += size
         self._used -= size
         model.batches += len(request.batches)

@@ -5,6 +5,7 @@ Partitioners read a part of it (`NodeLoad`).
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 from trimtab.client.accumulator.queues_cy import NodeLoad
@@ -19,7 +20,8 @@ class NodeRecord:
     Attributes:
         load: the part that partitioners see.
         window: how many requests keep it busy; None if the partitioner does not use that.
-        is_watched: whether the sender waits for its next answer, to notice if it does not come.
+        watch: the sender's timer that notices if an answer does not come; None if it is not set.
+        watched_until: when it rings; infinite if it is not set.
         throttled_until: the broker throttles the client until then (KIP-219).
         ready_time: when a batch for it was last due, Java's `readyTimeMs`.
         drain_time: when a batch for it was last due and could be sent, Java's `drainTimeMs`.
@@ -28,17 +30,19 @@ class NodeRecord:
     __slots__ = (
         "_agreed",
         "drain_time",
-        "is_watched",
         "load",
         "ready_time",
         "throttled_until",
+        "watch",
+        "watched_until",
         "window",
     )
 
     def __init__(self, load: NodeLoad, window: Window | None, now: float) -> None:
         self.load = load
         self.window = window
-        self.is_watched = False
+        self.watch: asyncio.TimerHandle | None = None
+        self.watched_until = math.inf
         self.throttled_until = -math.inf
         self.ready_time = now
         self.drain_time = now

@@ -193,8 +193,9 @@ class Sender:
             self._fail(batch, error)
 
     async def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, *(node.watch for node in self._nodes.values())):
+            if timer is not None:
+                timer.cancel()
         self._closed = True
         await self._identity.close()
 
@@ -392,9 +393,7 @@ class Sender:
                 sent.exactly_at = self._now()
                 sent.was_alone = node.window.sent(sent.exactly_at)
                 self._accumulator.load_changed()
-                if not node.is_watched:
-                    node.is_watched = True
-                    self._watch(node)
+                self._watch(node)
             connection.send(request, version, partial(self._answered, sent))
         self._metrics.request_sent(
             connection.node.id, connection.bytes_sent - before, sent.records, len(batches)
@@ -402,15 +401,27 @@ class Sender:
 
     def _watch(self, node: NodeRecord) -> None:
         """Have the partitioners notice if a broker becomes silent, as no event tells them."""
-        load, now = node.load, self._now()
-        if self._closed or not load.requests:
-            node.is_watched = False
+        load = node.load
+        if not load.requests:
             return
         silent_at = load.moved_at + silent_after(load)
-        if silent_at > now:
-            self._loop.call_later(silent_at - now, self._watch, node)
+        if silent_at < node.watched_until:  # which may be late, if the broker was slow until now
+            self._watch_until(node, silent_at)
+
+    def _watch_until(self, node: NodeRecord, silent_at: float) -> None:
+        if node.watch is not None:
+            node.watch.cancel()
+        node.watched_until = silent_at
+        node.watch = self._loop.call_later(silent_at - self._now(), self._look_at, node)
+
+    def _look_at(self, node: NodeRecord) -> None:
+        node.watch, node.watched_until = None, math.inf
+        if not node.load.requests:
+            return
+        silent_at = node.load.moved_at + silent_after(node.load)
+        if silent_at > self._now():
+            self._watch_until(node, silent_at)
         else:
-            node.is_watched = False
             self._accumulator.load_changed()
 
     def _leader_of(self, queue: PartitionQueue) -> int:
@@ -438,6 +449,7 @@ class Sender:
         if window is not None:
             window.answered(self._now(), sent.exactly_at, sent.was_alone, sent.size)
             self._accumulator.load_changed()
+            self._watch(node)
         throttle = response.throttle_time_ms / 1000
         if throttle > 0 and sent.version >= _FIRST_VERSION_THAT_CLIENTS_THROTTLE:
             node.throttled_until = now + throttle

@@ -30,7 +30,7 @@ WORTH = 1.5
 RATE_INTERVAL = 0.1
 """Seconds after which the rate of records is computed again, at least."""
 
-_ROUNDING = 0.75
+_ROUNDING = 0.5
 """Added before `alone / behind` is rounded down, as noise must not add a request to the window of a
 broker that works on one at a time."""
 

@@ -658,17 +658,26 @@ async def test_a_lost_connection_leaves_no_open_requests(kafka: ProduceCluster) 
     assert kafka.stored[ZERO] == values(100)
 
 
+@pytest.mark.parametrize("usual_before", [None, 3.0], ids=["always quick", "slow before"])
 async def test_a_broker_that_becomes_silent_is_noticed_in_twice_its_usual_time(
-    kafka: ProduceCluster,
+    kafka: ProduceCluster, usual_before: float | None
 ) -> None:
     async with kafka.producer(linger_ms=0, partitioner_balance="strict") as producer:
         accumulator = producer._core.accumulator
+        if usual_before is not None:
+            answers = kafka.cluster.brokers[0].answers
+            quick = answers[ProduceRequest]
+            answer_after(kafka, usual_before)
+            await (await producer.send("topic", b"x", partition=0))
+            answers[ProduceRequest] = quick
+            await asyncio.sleep(1.1)  # a measured time counts for a second
         for _ in range(5):
             await (await producer.send("topic", b"x", partition=0))
         load = accumulator.node(0)
         answer_after(kafka, 60.0)
         await producer.send("topic", b"x", partition=0)
-        await asyncio.sleep(0)
+        while not load.requests:
+            await asyncio.sleep(0.0001)
         before = accumulator.load_changes
         await asyncio.sleep(2 * max(load.alone, 0.001) + 0.001)
         assert accumulator.load_changes > before
