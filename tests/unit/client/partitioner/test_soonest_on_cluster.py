@@ -1,8 +1,11 @@
-"""The settings of KIP-480 and KIP-794 with the real producer and brokers, in virtual time."""
+"""The real producer and brokers in virtual time: the settings of KIP-480 and KIP-794, and brokers
+that recover or freeze."""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import statistics
 from collections.abc import Mapping
 from typing import NamedTuple, cast
 
@@ -16,13 +19,15 @@ from trimtab.sim.world import World
 
 
 class Setting(NamedTuple):
-    """`late` are milliseconds by broker."""
+    """`late` are milliseconds by broker; `later` those that broker 0 has from `changes_at` on."""
 
     late: Mapping[int, float]
     partitions: int
     rate: int
     size: int
     records: int = 8192
+    later: float = 0.0
+    changes_at: float = math.inf
 
 
 SERIES_1 = Setting({0: 20}, 3, 2048, 512)
@@ -30,12 +35,25 @@ SERIES_2 = Setting({0: 20}, 3, 4096, 512)
 KIP_480 = Setting({0: 5, 1: 5, 2: 5}, 16, 1000, 100)
 
 
-class Measured(NamedTuple):
-    """Latencies are in milliseconds, sorted; `bytes_` by partition."""
+class Sent(NamedTuple):
+    """A record: when it was sent, in seconds from the first one, to which broker, and how many
+    milliseconds its acknowledgement took."""
 
-    latencies: list[float]
+    second: float
+    broker: int
+    latency: float
+
+
+class Measured(NamedTuple):
+    """`sent` is in the order of acknowledgement; `bytes_` by partition."""
+
+    sent: list[Sent]
     bytes_: list[int]
     records_per_batch: float
+
+    @property
+    def latencies(self) -> list[float]:
+        return sorted(each.latency for each in self.sent)
 
     @property
     def average(self) -> float:
@@ -54,11 +72,11 @@ class Measured(NamedTuple):
 
 async def _produce(world: World, setting: Setting, balance: object) -> Measured:
     loop = world.loop
-    latencies: list[float] = []
+    sent: list[Sent] = []
 
-    def acknowledged(sent: float, delivery: Delivery) -> None:
-        assert delivery.exception() is None
-        latencies.append(1000 * (loop.time() - sent))
+    def acknowledged(second: float, delivery: Delivery) -> None:
+        latency = 1000 * (loop.time() - begin - second)
+        sent.append(Sent(second, leaders[delivery.result().partition], latency))
 
     cluster = Cluster(
         brokers=3, storage=world.disk, now_ms=world.now_ms, random=world.random("cluster")
@@ -67,6 +85,8 @@ async def _produce(world: World, setting: Setting, balance: object) -> Measured:
         with world.network.at("client"):
             async with AsyncAdmin(cluster.bootstrap_servers, random=world.random("admin")) as admin:
                 await admin.create_topic("foo", partitions=setting.partitions)
+                (topic,) = (await admin.describe_topics(["foo"])).values()
+                leaders = topic.leaders
             for broker, late in setting.late.items():
                 cluster.slow(broker=broker, produce_ms=late)
             async with AsyncProducer(
@@ -77,24 +97,26 @@ async def _produce(world: World, setting: Setting, balance: object) -> Measured:
                 partitioner_balance=balance,
             ) as producer:
                 begin = loop.time()
+                has_changed = False
                 for number in range(setting.records):
                     await asyncio.sleep(max(0.0, begin + number / setting.rate - loop.time()))
-                    sent = loop.time()
+                    second = loop.time() - begin
+                    if second >= setting.changes_at and not has_changed:
+                        has_changed = True
+                        cluster.slow(broker=0, produce_ms=setting.later)
                     delivery = await producer.send("foo", bytes(setting.size))
-                    delivery.add_done_callback(lambda d, sent=sent: acknowledged(sent, d))
+                    delivery.add_done_callback(lambda d, second=second: acknowledged(second, d))
                 await producer.flush()
                 partitions = producer.partitioning("foo").partitions
                 nodes = producer.metrics()["producer-node-metrics"]
     batches = sum(cast(Mapping[str, float], node)["batch-total"] for node in nodes.values())
-    return Measured(
-        sorted(latencies), [p.chosen_bytes for p in partitions], setting.records / batches
-    )
+    return Measured(sent, [p.chosen_bytes for p in partitions], setting.records / batches)
 
 
 def measure(setting: Setting, balance: object) -> Measured:
     with World(7) as world:
         measured = world.run(_produce(world, setting, balance))
-    assert len(measured.latencies) == setting.records
+    assert len(measured.sent) == setting.records
     return measured
 
 
@@ -123,3 +145,35 @@ def test_a_slow_broker_costs_its_own_records_and_no_others(setting: Setting) -> 
     assert bounded.deviation < 0.15
     assert free.average < 1.5
     assert free.p99 < 2
+
+
+@pytest.mark.parametrize("balance", ["strict", 0.1, "free"])
+def test_a_broker_that_was_slow_has_its_share_again_within_three_seconds(balance: object) -> None:
+    setting = SERIES_1._replace(records=9 * 2048, changes_at=5.0)
+    measured = measure(setting, balance)
+    shares = {
+        second: statistics.mean(
+            each.broker == 0 for each in measured.sent if second <= each.second < second + 1
+        )
+        for second in range(9)
+    }
+    assert shares[4] < {"strict": 0.37, 0.1: 0.33, "free": 0.05}[balance]
+    assert all(shares[second] > 0.9 / 3 for second in (7, 8))
+
+
+@pytest.mark.parametrize("balance", ["strict", 0.1, "free"])
+@pytest.mark.parametrize("usual", [0.0, 5.0])
+def test_a_broker_that_freezes_gets_nothing_after_twice_its_usual_time(
+    balance: object, usual: float
+) -> None:
+    """From when it owes an answer; an answer time counts as a millisecond at least."""
+    setting = Setting({0: usual, 1: usual, 2: usual}, 3, 2048, 512, 8192, 2000.0, 3.0)
+    measured = measure(setting, balance)
+    lost = [
+        each
+        for each in measured.sent
+        if each.broker == 0 and each.latency > 100 and each.second < setting.changes_at + 1
+    ]
+    first, last = min(each.second for each in lost), max(each.second for each in lost)
+    usual_ms = statistics.median(each.latency for each in measured.sent)
+    assert 1000 * (last - first) < 2 * max(1.0, usual_ms)
