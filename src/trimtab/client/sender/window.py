@@ -21,7 +21,7 @@ from trimtab.client.sender.smoothing import DrainRate, RecentLeast, RecentMedian
 STALE = 1.0
 """Seconds after which the window is tried with one more request, so that `behind` is measured."""
 
-GATHER = 0.43
+GATHER = 0.4
 """The part of an answer time for which a batch waits for more records, if enough come."""
 
 WORTH = 1.5
