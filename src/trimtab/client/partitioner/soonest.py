@@ -57,6 +57,12 @@ SPILL = 8.0
 SPILL_FLOOR = 0.002
 """Seconds that other racks count with in this comparison, at least."""
 
+SPILL_PATIENCE = 0.05
+"""Seconds for which it must have done so, as pauses are shorter."""
+
+SPILL_MEMORY = 1.0
+"""Seconds after a turn that left the rack in which the next one may leave it at once."""
+
 _POOLS_KEPT = 8
 
 
@@ -131,6 +137,8 @@ class SoonestPartitioner:
         self._view: TopicView | None = None
         self._pools: dict[tuple[frozenset[int], bool], SharedPool] = {}
         self._turn: tuple[SharedPool, Broker] | None = None
+        self._overloaded_since = math.inf
+        self._spilled_at = -math.inf
 
     def next_turn(
         self, view: TopicView, previous: int, overshoot: int, load: TopicLoad
@@ -203,11 +211,24 @@ class SoonestPartitioner:
             everywhere = self._reachable(view, load, None)
             if len(everywhere.brokers) > len(pool.brokers):
                 here = self._compare(pool, load).expected
-                if here > SPILL * SPILL_FLOOR:
-                    there = self._compare(everywhere, load).expected
-                    if here > SPILL * max(SPILL_FLOOR, there):
-                        return everywhere
+                is_overloaded = here > SPILL * SPILL_FLOOR and here > SPILL * max(
+                    SPILL_FLOOR, self._compare(everywhere, load).expected
+                )
+                if self._may_spill(is_overloaded, load.now()):
+                    return everywhere
         return pool
+
+    def _may_spill(self, is_overloaded: bool, now: float) -> bool:
+        """Whether a turn leaves the rack, which is overloaded or not."""
+        if not is_overloaded:
+            self._overloaded_since = math.inf
+            return False
+        self._overloaded_since = min(self._overloaded_since, now)
+        lasts = now - self._overloaded_since >= SPILL_PATIENCE
+        if not lasts and now - self._spilled_at > SPILL_MEMORY:
+            return False
+        self._spilled_at = now
+        return True
 
     def _reachable(self, view: TopicView, load: TopicLoad, rack: str | None) -> SharedPool:
         if view is not self._view:

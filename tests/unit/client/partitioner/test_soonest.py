@@ -392,10 +392,31 @@ def test_turns_stay_in_the_rack_while_it_carries_the_load(make_view: MakeView) -
 @pytest.mark.kip(1123)
 def test_only_free_leaves_a_rack_that_does_not_carry_the_load(make_view: MakeView) -> None:
     view = make_view([0, 1, 2, 3], ["a", "a", "b", "b"])
+    for bound, chosen in ((STRICT, {0, 1}), (0.9, {0, 1}), (FREE, {2, 3})):
+        load = load_of(view, 0.5, 0.5, 0.001, 0.001)
+        partitioner = soonest(bound, rack="a")
+        assert set(produce(partitioner, view, load, 20)) <= {0, 1}, "it may be a pause"
+        load.clock += 0.1
+        assert set(produce(partitioner, view, load, 20)) <= chosen
+
+
+@pytest.mark.kip(1123)
+def test_a_turn_leaves_the_rack_at_once_if_one_just_did(make_view: MakeView) -> None:
+    view = make_view([0, 1, 2, 3], ["a", "a", "b", "b"])
     load = load_of(view, 0.5, 0.5, 0.001, 0.001)
-    assert set(produce(soonest(FREE, rack="a"), view, load, 20)) <= {2, 3}
-    for bound in (STRICT, 0.9):
-        assert set(produce(soonest(bound, rack="a"), view, load, 20)) <= {0, 1}
+    partitioner = soonest(FREE, rack="a")
+    found = []
+    for is_well, seconds in (
+        *((False, 0.1), (False, 0.01), (True, 0.5), (False, 0.01)),
+        *((True, 2.0), (False, 0.01), (True, 0.01), (False, 0.1)),
+    ):
+        for node in (0, 1):
+            load.nodes[node].alone = 0.001 if is_well else 0.5
+        found.append(set(produce(partitioner, view, load, 20)) <= {2, 3})
+        load.clock += seconds
+        for node in load.nodes.values():
+            node.moved_at = load.clock
+    assert found == [False, True, False, True, False, False, False, False]
 
 
 def test_unavailable_brokers_are_left_out(make_view: MakeView) -> None:
