@@ -332,8 +332,8 @@ def test_a_silent_broker_gets_no_turns_and_owes_none(bound: float, make_view: Ma
 def test_if_all_are_silent_one_is_chosen_all_the_same(make_view: MakeView) -> None:
     view = make_view([0, 1])
     load = load_of(view, 0.001, 0.001)
-    for node in load.nodes.values():
-        node.requests, node.moved_at = 1, NOW - 9
+    for each in load.nodes.values():
+        each.requests, each.moved_at = 1, NOW - 9
     load.nodes[1].moved_at = NOW - 5
     assert soonest().next_turn(view, -1, 0, load)[0] == 1
 
@@ -414,8 +414,8 @@ def test_a_turn_leaves_the_rack_at_once_if_one_just_did(make_view: MakeView) -> 
             load.nodes[node].alone = 0.001 if is_well else 0.5
         found.append(set(produce(partitioner, view, load, 20)) <= {2, 3})
         load.clock += seconds
-        for node in load.nodes.values():
-            node.moved_at = load.clock
+        for each in load.nodes.values():
+            each.moved_at = load.clock
     assert found == [False, True, False, True, False, False, False, False]
 
 

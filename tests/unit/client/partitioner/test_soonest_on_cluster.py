@@ -7,6 +7,7 @@ import asyncio
 import math
 import statistics
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple, cast
 
 import pytest
@@ -105,7 +106,7 @@ async def _produce(world: World, setting: Setting, balance: object) -> Measured:
                         has_changed = True
                         cluster.slow(broker=0, produce_ms=setting.later)
                     delivery = await producer.send("foo", bytes(setting.size))
-                    delivery.add_done_callback(lambda d, second=second: acknowledged(second, d))
+                    delivery.add_done_callback(partial(acknowledged, second))
                 await producer.flush()
                 partitions = producer.partitioning("foo").partitions
                 nodes = producer.metrics()["producer-node-metrics"]
