@@ -300,6 +300,32 @@ class BatchRefused(BrokerError):
         )
 
 
+class LogTruncation(BrokerError):
+    """Records that a consumer has read are no longer in the log: an unclean leader election, or a
+    disk that was lost, has removed them (KIP-320).
+
+    Attributes:
+        position: the offset that the consumer would have read next.
+        divergence: the offset from which on the log differs from what was read; seek to it to go
+            on. -1 if the broker cannot tell.
+    """
+
+    def __init__(self, subject: str, position: int, divergence: int) -> None:
+        where = f"from offset {divergence} on" if divergence >= 0 else "before the position"
+        fix = f"seek to {divergence}" if divergence >= 0 else "seek to another offset"
+        super().__init__(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"the position is {position}, but the log has lost records that were read: it differs"
+            f" {where}; {fix} or set auto.offset.reset=earliest or latest",
+            subject,
+        )
+        self.position = position
+        self.divergence = divergence
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return LogTruncation, (self.subject, self.position, self.divergence)
+
+
 class TransactionError(KafkaError):
     """A transaction cannot be committed. Says what to do next; the reason is its `__cause__`.
 

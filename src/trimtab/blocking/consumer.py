@@ -123,6 +123,8 @@ class Consumer(Face[AsyncConsumer]):
             found = read()
             if not found and self._await_data(deadline - time.monotonic()):
                 found = read()
+            if self._client._taken.is_due():
+                self._refill()
             if found or not self._client._is_woken() or time.monotonic() >= deadline:
                 return found
 
@@ -165,10 +167,14 @@ class Consumer(Face[AsyncConsumer]):
             self._thread.call_soon(consumer._pass_on, subscription, assignments)
 
     def _await_data(self, timeout: float) -> bool:
-        taken = self._client._take(self._client._fetcher.ready)
-        if not taken:
-            self._thread.run(self._client._fetcher.wait, timeout, self._client._is_woken)
-            taken = self._client._take(self._client._fetcher.ready)
-        if taken:
-            self._thread.call_soon(self._client._fetcher.drained, taken)
-        return bool(taken)
+        consumer = self._client
+        if consumer._taken.is_due(is_waiting=True):
+            self._refill()
+        if not consumer._take(consumer._fetcher.ready):
+            self._thread.run(consumer._fetcher.wait, timeout, consumer._is_woken)
+            return consumer._take(consumer._fetcher.ready)
+        return True
+
+    def _refill(self) -> None:
+        """Have the fetcher replace what this thread has begun to read."""
+        self._thread.call_soon(self._client._fetcher.drained, self._client._taken.begun)

@@ -241,6 +241,8 @@ class AsyncConsumer(Subscriber, AsyncClient):
             found = read()
             if not found and await self._await_data(deadline - loop.time()):
                 found = read()
+            if self._taken.is_due():
+                self._fetcher.drained(self._taken.begun)
             if found or not self._is_woken() or loop.time() >= deadline:
                 return found
 
@@ -308,13 +310,12 @@ class AsyncConsumer(Subscriber, AsyncClient):
             self._fetcher.update(assignments)
 
     async def _await_data(self, timeout: float) -> bool:
-        taken = self._take(self._fetcher.ready)
-        if not taken:
+        if self._taken.is_due(is_waiting=True):
+            self._fetcher.drained(self._taken.begun)
+        if not self._take(self._fetcher.ready):
             await self._fetcher.wait(timeout, self._is_woken)
-            taken = self._take(self._fetcher.ready)
-        if taken:
-            self._fetcher.drained(taken)
-        return bool(taken)
+            return self._take(self._fetcher.ready)
+        return True
 
     async def _find(
         self, wanted: Mapping[TopicPartition, int]
@@ -373,7 +374,7 @@ def _make_fetcher(session: Session, offsets: Offsets, group: Group | None) -> Fe
             replica_max_age=options.seconds("metadata.max.age.ms"),
         ),
         session.random,
-        None if group is None else group.committed_offsets,
+        None if group is None else group.committed,
     )
     if group is not None:
         group.handover.on_due = fetcher.wake

@@ -226,7 +226,15 @@ class Subscriber(Reader):
             partition = TopicPartition(record.topic, record.partition)
             if partition in positions:
                 positions[partition] = record.offset
-        return {partition: OffsetAndMetadata(at) for partition, at in positions.items()}
+        return {
+            partition: OffsetAndMetadata(
+                at,
+                leader_epoch=self._taken.leader_epoch(
+                    partition, self._assignments[partition].epoch, at
+                ),
+            )
+            for partition, at in positions.items()
+        }
 
 
 def refuse_awaitable(result: object) -> None:

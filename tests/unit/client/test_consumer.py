@@ -154,7 +154,7 @@ async def test_a_request_contains_the_options(world: World, cluster: ScriptedClu
     request: FetchRequest = cluster.brokers[0].requests(FetchRequest)[0]
     partition = request.topics[0].partitions[0]
     assert (request.max_bytes, request.min_bytes, request.max_wait_ms) == (5_000, 3, 250)
-    assert (request.session_id, request.session_epoch) == (0, -1)
+    assert (request.session_id, request.session_epoch) == (0, 0)
     assert (request.isolation_level, request.rack_id, request.replica_id) == (1, "b", -1)
     assert (partition.partition_max_bytes, partition.fetch_offset) == (600, 2)
     assert partition.current_leader_epoch == 7

@@ -4,42 +4,59 @@
        ▲                          ▲                     │
        └───drained─▶──────────────┘◀───────ready◀───────┘
 
-`FetchPlan` decides (`plan.py`). `Fetcher` sends the requests, and looks up the offsets to begin at.
+`FetchPlan` decides (`plan.py`). `Fetcher` sends the requests, each in a session with its broker
+(`sessions.py`), looks up the offsets to begin at, and has leaders confirm positions (`epochs.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from functools import partial
+from itertools import starmap
 from random import Random
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from trimtab.client.fetcher.epochs import can_ask, find_epoch_ends
 from trimtab.client.fetcher.offsets import Offsets
 from trimtab.client.fetcher.plan import (
     COMMITTED,
     Assignment,
     Batches,
+    EpochEnd,
     Fetched,
     FetchOptions,
     FetchPlan,
+    NodeFetch,
     PartitionFetch,
 )
 from trimtab.client.fetcher.rates import WriteRates
+from trimtab.client.fetcher.sessions import FetchSession, Turn, Wanted
+from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.client.network.connection import Connection
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.metadata import ZERO_UUID, Metadata
-from trimtab.errors import BrokerError, KafkaError, Unavailable, UsageError
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, UsageError
+from trimtab.records import NO_OFFSET, TopicPartition
+from trimtab.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+)
 from trimtab.wire.sentinels import CONSUMER, FINAL_EPOCH, NO_EPOCH, NO_LEADER, NO_SESSION
 
 logger = logging.getLogger("trimtab.client")
 
 _LAST_VERSION_WITH_NAMES: Final = 12
+_LAST_EPOCH_SINCE: Final = 12
+_CLOSE: Final = 1.0
+"""Seconds that closing waits for brokers to close their sessions."""
 Committed: TypeAlias = Callable[
-    [Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]
+    [Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, OffsetAndMetadata]]
 ]
 """Returns the offsets that a group has committed; a partition without one is missing."""
 
@@ -74,6 +91,7 @@ class Fetcher:
         self._plan = FetchPlan(options, random)
         self.ready: deque[Fetched] = deque()
         self._busy: set[int] = set()
+        self._sessions: defaultdict[int, FetchSession] = defaultdict(FetchSession)
         self._lookups: set[asyncio.Task[None]] = set()
         self._waiting: asyncio.Future[None] | None = None
         self._scheduled: asyncio.Handle | None = None
@@ -88,9 +106,11 @@ class Fetcher:
         self._metadata.add(dict.fromkeys(partition.topic for partition in assignments))
         self._act_soon()
 
-    def drained(self, fetched: Iterable[Fetched]) -> None:
-        """The consumer took these from `ready`: fetch their partitions again."""
-        self._plan.drain(fetched)
+    def drained(self, fetched: deque[Fetched]) -> None:
+        """The reader has begun with these: fetch their partitions again. Empties the queue, to
+        which the reader may be appending on its thread."""
+        while fetched:
+            self._plan.drain([fetched.popleft()])
         self._act_soon()
 
     async def wait(self, timeout: float, is_enough: Callable[[], bool] = lambda: False) -> None:
@@ -155,6 +175,32 @@ class Fetcher:
             lookup.cancel()
         await asyncio.gather(*lookups, return_exceptions=True)
         self._arrive(())
+        await self._close_sessions()
+
+    async def _close_sessions(self) -> None:
+        """Free the brokers' sessions. Behind a fetch that waits, the request is sent, but nobody
+        waits for it: brokers also drop a session that is idle when they need its place."""
+        answered: list[asyncio.Future[None]] = []
+        for node, session in self._sessions.items():
+            connection = self._connections.ready(node)
+            if connection is None or session.id == NO_SESSION:
+                continue
+            answer = asyncio.get_running_loop().create_future()
+            request = FetchRequest(
+                replica_id=CONSUMER,
+                max_wait_ms=0,
+                min_bytes=0,
+                session_id=session.id,
+                session_epoch=FINAL_EPOCH,
+                topics=[],
+            )
+            at_most = None if session.uses_topic_ids else _LAST_VERSION_WITH_NAMES
+            version = connection.version_of(FetchRequest, at_most)
+            connection.send(request, version, partial(_answered, answer))
+            if node not in self._busy:
+                answered.append(answer)
+        if answered:
+            await asyncio.wait(answered, timeout=_CLOSE)
 
     def _is_something_ready(self) -> bool:
         # A copy: the consumer may be taking results on its own thread.
@@ -183,19 +229,21 @@ class Fetcher:
         now = loop.time()
         due = self._plan.begin_lookups(now)
         if due:
-            lookup = loop.create_task(self._look_up(due))
-            self._lookups.add(lookup)
-            lookup.add_done_callback(self._lookups.discard)
+            self._begin(self._look_up(due))
+        doubtful, is_stale = self._plan.begin_validations(now, self._leader_epoch)
+        if doubtful:
+            self._begin(self._validate(doubtful))
         searched = self._plan.begin_searches(now, self._leader)
-        is_stale = bool(searched)
+        is_stale |= bool(searched)
         for partition in searched:
             error = self._metadata.error(partition.topic)
             if error is not None and not error.retriable:
                 self._arrive(self._plan.fail(partition, error, now))
-        for node, fetches in self._plan.due_fetches(now, self._leader, self._busy).items():
+        due_fetches = self._plan.due_fetches(now, self._leader, self._busy, self._leader_epoch)
+        for node, fetch in due_fetches.items():
             connection = self._connections.ready(node)
             if connection is not None:
-                self._fetch(node, connection, fetches)
+                self._fetch(node, connection, fetch)
             else:
                 self._connections.open_soon(node)
         if is_stale:
@@ -205,55 +253,46 @@ class Fetcher:
             self._retry.cancel()
         self._retry = None if retry is None else loop.call_at(retry, self._act_soon)
 
+    def _begin(self, lookup: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(lookup)
+        self._lookups.add(task)
+        task.add_done_callback(self._lookups.discard)
+
     def _leader(self, partition: TopicPartition) -> int:
         return self._metadata.leader(*partition)
 
-    def _fetch(self, node: int, connection: Connection, fetches: list[PartitionFetch]) -> None:
-        options = self._options
+    def _leader_epoch(self, partition: TopicPartition) -> int:
+        view = self._metadata.topic(partition.topic)
+        if view is None or partition.partition >= view.partition_count:
+            return NO_EPOCH
+        return view.partitions[partition.partition].leader_epoch
+
+    def _fetch(self, node: int, connection: Connection, fetch: NodeFetch) -> None:
         ids: dict[str, bytes] = {}
-        epochs: dict[TopicPartition, int] = {}
-        for fetch in fetches:
-            view = self._metadata.topic(fetch.partition.topic)
-            if view is not None:
-                ids[view.name] = view.topic_id
-                epochs[fetch.partition] = view.partitions[fetch.partition.partition].leader_epoch
-        has_ids = all(ids.get(fetch.partition.topic, ZERO_UUID) != ZERO_UUID for fetch in fetches)
+        for each in fetch.partitions:
+            topic = each.partition.topic
+            if topic not in ids:
+                view = self._metadata.topic(topic)
+                ids[topic] = ZERO_UUID if view is None else view.topic_id
+        at_most = _LAST_VERSION_WITH_NAMES if ZERO_UUID in ids.values() else None
         try:
-            version = connection.version_of(
-                FetchRequest, None if has_ids else _LAST_VERSION_WITH_NAMES
-            )
+            version = connection.version_of(FetchRequest, at_most)
         except BrokerError as error:
-            self._report([fetch.partition for fetch in fetches], error)
+            self._report([each.partition for each in fetch.partitions], error)
             return
-        limits = options.limits
-        topics: list[FetchTopic] = []
-        last = None
-        for fetch in fetches:
-            topic, index = fetch.partition
-            if topic != last:  # the order of partitions counts, so a topic may occur twice
-                last = topic
-                topics.append(
-                    FetchTopic(topic=topic, topic_id=ids.get(topic, ZERO_UUID), partitions=[])
-                )
-            topics[-1].partitions.append(
-                FetchPartition(
-                    partition=index,
-                    current_leader_epoch=epochs.get(fetch.partition, NO_EPOCH),
-                    fetch_offset=fetch.offset,
-                    partition_max_bytes=limits.partition_max_bytes,
-                )
+        knows_last_epoch = version >= _LAST_EPOCH_SINCE
+        wanted = {
+            each.partition: Wanted(
+                ids[each.partition.topic],
+                each.offset,
+                each.leader_epoch,
+                each.last_epoch if knows_last_epoch else NO_EPOCH,
             )
-        request = FetchRequest(
-            replica_id=CONSUMER,
-            max_wait_ms=int(options.max_wait * 1000),
-            min_bytes=limits.min_bytes,
-            max_bytes=limits.max_bytes,
-            isolation_level=options.isolation,
-            session_id=NO_SESSION,
-            session_epoch=FINAL_EPOCH,
-            topics=topics,
-            rack_id=options.rack,
-        )
+            for each in fetch.partitions
+        }
+        session = self._sessions[node]
+        turn = session.next_turn(wanted, version)
+        request = self._request(fetch, turn, wanted)
         names = {topic_id: name for name, topic_id in ids.items()}
 
         def receive(response: FetchResponse | None, error: KafkaError | None) -> None:
@@ -262,26 +301,67 @@ class Fetcher:
                 return
             if response is None:
                 logger.info("fetch failed, trying again: %s", error)
+                session.restart()
                 self._metadata.request_update()
-            else:
-                now = asyncio.get_running_loop().time()
-                fetched, is_stale = self._plan.receive(fetches, response, names, now)
-                for each in fetched:
-                    if isinstance(each.result, Batches):
-                        self.write_rates.note(each.result, now)
-                if fetched:
-                    self._arrive(fetched)
-                if is_stale:
-                    self._metadata.request_update()
+            elif session.accept(response):
+                self._receive(node, fetch, response, names)
             self._act_soon()
 
         self._busy.add(node)
-        connection.send(
-            request,
-            version,
-            receive,
-            options.request_timeout + options.max_wait,
+        timeout = self._options.request_timeout + request.max_wait_ms / 1000
+        connection.send(request, version, receive, timeout)
+
+    def _request(
+        self, fetch: NodeFetch, turn: Turn, wanted: Mapping[TopicPartition, Wanted]
+    ) -> FetchRequest:
+        options = self._options
+        topics: list[FetchTopic] = []
+        last = None
+        for partition in turn.named:
+            at = wanted[partition]
+            if partition.topic != last:  # the order of partitions counts: a topic may occur twice
+                last = partition.topic
+                topics.append(FetchTopic(topic=last, topic_id=at.topic_id, partitions=[]))
+            topics[-1].partitions.append(
+                FetchPartition(
+                    partition=partition.partition,
+                    current_leader_epoch=at.leader_epoch,
+                    fetch_offset=at.offset,
+                    last_fetched_epoch=at.last_epoch,
+                    partition_max_bytes=options.limits.partition_max_bytes,
+                )
+            )
+        forgotten: dict[tuple[str, bytes], list[int]] = {}
+        for (topic, index), topic_id in turn.forgotten:
+            forgotten.setdefault((topic, topic_id), []).append(index)
+        return FetchRequest(
+            replica_id=CONSUMER,
+            max_wait_ms=int(options.max_wait * 1000) if fetch.may_wait else 0,
+            min_bytes=options.limits.min_bytes,
+            max_bytes=fetch.max_bytes,
+            isolation_level=options.isolation,
+            session_id=turn.session_id,
+            session_epoch=turn.epoch,
+            topics=topics,
+            forgotten_topics_data=[
+                ForgottenTopic(topic=name, topic_id=topic_id, partitions=partitions)
+                for (name, topic_id), partitions in forgotten.items()
+            ],
+            rack_id=options.rack,
         )
+
+    def _receive(
+        self, node: int, fetch: NodeFetch, response: FetchResponse, names: Mapping[bytes, str]
+    ) -> None:
+        now = asyncio.get_running_loop().time()
+        fetched, is_stale = self._plan.receive(fetch.partitions, response, names, now, node)
+        for each in fetched:
+            if isinstance(each.result, Batches):
+                self.write_rates.note(each.result, now)
+        if fetched:
+            self._arrive(fetched)
+        if is_stale:
+            self._metadata.request_update()
 
     def _report(self, partitions: Iterable[TopicPartition], error: KafkaError) -> None:
         now = asyncio.get_running_loop().time()
@@ -298,16 +378,48 @@ class Fetcher:
         except KafkaError as error:
             self._report([fetch.partition for fetch in due if self._plan.is_open(fetch)], error)
         else:
-            begin.update((partition, offset.offset) for partition, offset in found.items())
             for fetch in due:
-                if fetch.partition in begin:
-                    self._plan.locate(fetch, begin[fetch.partition])
+                if (committed := begin.get(fetch.partition)) is not None:
+                    self._plan.locate(fetch, committed.offset, committed.leader_epoch)
+                elif (offset := found.get(fetch.partition)) is not None:
+                    self._plan.locate(fetch, offset.offset)
             self._arrive(())
+        self._act_soon()
+
+    async def _validate(self, doubtful: Collection[PartitionFetch]) -> None:
+        by_leader: dict[int, list[PartitionFetch]] = {}
+        for fetch in doubtful:
+            by_leader.setdefault(self._leader(fetch.partition), []).append(fetch)
+        await asyncio.gather(*starmap(self._validate_at, by_leader.items()))
+
+    async def _validate_at(self, leader: int, doubtful: Collection[PartitionFetch]) -> None:
+        """Have a leader confirm positions; if it does not answer, they are tried again."""
+        trouble = EpochEnd(ErrorCode.NOT_LEADER_OR_FOLLOWER, NO_EPOCH, NO_OFFSET)
+        ends: Mapping[TopicPartition, EpochEnd | None]
+        try:
+            if leader == NO_LEADER:
+                raise Unavailable("a partition has no leader")
+            connection = await self._connections.connect(leader)
+            ends = (
+                await find_epoch_ends(connection, doubtful)
+                if can_ask(connection)
+                else dict.fromkeys((fetch.partition for fetch in doubtful), None)
+            )
+        except KafkaError as error:
+            logger.info("positions are not confirmed, trying again: %s", error)
+            ends = {}
+        now = asyncio.get_running_loop().time()
+        for fetch in doubtful:
+            fetched, is_stale = self._plan.validated(fetch, ends.get(fetch.partition, trouble), now)
+            if fetched:
+                self._arrive(fetched)
+            if is_stale:
+                self._metadata.request_update()
         self._act_soon()
 
     async def _begin_at_committed(
         self, wanted: dict[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """The committed offsets of those in `wanted` that begin there.
 
         They are taken out of `wanted`; those without one get the time of `auto.offset.reset`.
@@ -332,3 +444,10 @@ class Fetcher:
                     ),
                 )
         return begin
+
+
+def _answered(
+    answer: asyncio.Future[None], response: FetchResponse | None, error: KafkaError | None
+) -> None:
+    if not answer.done():
+        answer.set_result(None)

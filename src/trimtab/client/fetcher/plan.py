@@ -2,13 +2,20 @@
 
 The rules (KIP-74 and Kafka's `AbstractFetch`):
 
-- Each broker has at most one fetch in flight, and none while the consumer has not taken the
-  batches of its last response: memory holds at most one response per broker.
+- Each broker has at most one fetch in flight. A partition is fetched again when the reader begins
+  with its batches, so that the next data arrives while the consumer works.
+- What is fetched and what a fetch may bring never exceed `fetch.max.bytes` by broker, nor
+  `max.partition.fetch.bytes` by partition, except by one batch that is larger than the limit. The
+  batches that the reader has begun with count as handed out.
+- A broker with unread batches is asked for its other partitions only if one of these has more
+  records, and at most half of the limit is unread. Such a fetch must not wait for records: it would
+  hold up the partitions that are read meanwhile.
 - A request lists partitions in the order in which they were assigned; a partition whose batches
   were taken moves to the end. So the first partition that got no data leads the next request, and
   none starves when `fetch.max.bytes` is too small for all.
-- A partition is fetched again as soon as its batches are taken, so that the next data arrives while
-  the consumer works.
+- A position is the offset after the last record, with that record's leader epoch. When the leader
+  epoch of the partition has changed, the leader is asked whether its log still has that record,
+  before it is asked for more (KIP-320). From Fetch version 12 on it also says so by itself.
 """
 
 from __future__ import annotations
@@ -16,18 +23,30 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final, NamedTuple
 
 from trimtab.client.fetcher.offsets import Isolation
 from trimtab.client.network.backoff import Backoff
-from trimtab.errors import BrokerError, CorruptData, ErrorCode, KafkaError, error_code
+from trimtab.errors import (
+    BrokerError,
+    CorruptData,
+    ErrorCode,
+    KafkaError,
+    LogTruncation,
+    error_code,
+)
 from trimtab.records import NO_OFFSET, TopicPartition
 from trimtab.wire.batch_header import BatchHeader, is_cut_short, read_whole_header, verify
 from trimtab.wire.fetch_limits import FetchLimits
-from trimtab.wire.messages.fetch import AbortedTransaction, FetchResponse, PartitionData
-from trimtab.wire.sentinels import NO_BROKER, NO_LEADER
+from trimtab.wire.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchResponse,
+    PartitionData,
+)
+from trimtab.wire.sentinels import NO_BROKER, NO_EPOCH, NO_LEADER
 
 logger = logging.getLogger("trimtab.client")
 
@@ -35,6 +54,8 @@ COMMITTED: Final = -5
 """Begin at the offset that the group has committed. No offset, nor a time of ListOffsets."""
 NO_END: Final = 2**63 - 1
 """The `end` of a partition that is read for ever."""
+_PATIENCE: Final = 5
+"""How often metadata may be older than the position before it is taken as a new topic's."""
 
 
 class Batches(NamedTuple):
@@ -46,6 +67,8 @@ class Batches(NamedTuple):
             (compaction, transaction markers), and `data` can be empty.
         high_watermark: the partition's high watermark in this response.
         data: record batches back to back; stays valid for as long as it is held.
+        leader_epochs: the leader epochs of its records, each with the offset from which on it
+            counts; the first one may be that of the record before `start`.
     """
 
     partition: TopicPartition
@@ -53,6 +76,7 @@ class Batches(NamedTuple):
     next_offset: int
     high_watermark: int
     data: memoryview
+    leader_epochs: tuple[tuple[int, int], ...] = ()
 
 
 class Fetched(NamedTuple):
@@ -71,20 +95,52 @@ class Assignment(NamedTuple):
         start: an offset, or `EARLIEST`, `LATEST` or `COMMITTED`.
         is_paused: whether the partition is not fetched for now.
         end: where reading stops: nothing is fetched from this offset on.
+        leader_epoch: of the record before `start`; -1 if it is not known.
     """
 
     epoch: int
     start: int
     is_paused: bool
     end: int = NO_END
+    leader_epoch: int = NO_EPOCH
 
 
 class PartitionFetch(NamedTuple):
-    """One partition of one fetch request."""
+    """One partition of one fetch request.
+
+    Attributes:
+        last_epoch: the leader epoch of the record before `offset`; -1 if it is not known.
+        leader_epoch: the partition's present leader epoch; -1 if it is not known.
+    """
 
     partition: TopicPartition
     epoch: int
     offset: int
+    last_epoch: int = NO_EPOCH
+    leader_epoch: int = NO_EPOCH
+
+
+class NodeFetch(NamedTuple):
+    """One fetch request to one broker.
+
+    Attributes:
+        partitions: in the order of the request.
+        max_bytes: what the response may bring.
+        may_wait: whether the broker may wait for records.
+    """
+
+    partitions: list[PartitionFetch]
+    max_bytes: int
+    may_wait: bool
+
+
+class EpochEnd(NamedTuple):
+    """A leader's answer: the greatest epoch up to the one that was asked for, and the offset at
+    which it ends; both -1 if the leader knows none."""
+
+    code: ErrorCode
+    epoch: int
+    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +172,19 @@ class _PartitionState:
     origin: int
     """The first offset of this epoch: the assignment's, or the one that was looked up."""
     end: int
+    last_epoch: int
+    """The leader epoch of the record before `offset`; -1 if it is not known."""
+    valid_in: int = NO_EPOCH
+    """The leader epoch in which the log was found to have that record."""
+    is_validating: bool = False
     is_ready: bool = False
+    """Whether there is a result that the reader has not begun with."""
+    unread: int = 0
+    """The bytes of that result."""
+    source: int = NO_BROKER
+    """The broker that they came from."""
+    has_more: bool = False
+    """Whether the last response showed more records to fetch."""
     is_located: bool = True
     failures: int = 0
     not_before: float = 0.0
@@ -125,11 +193,27 @@ class _PartitionState:
     replica_until: float = 0.0
 
 
+@dataclass(slots=True)
+class _NodeState:
+    """What `due_fetches` sees of one broker."""
+
+    fetches: list[PartitionFetch] = field(default_factory=list)
+    partitions: int = 0
+    unread: int = 0
+    is_unread: bool = False
+    has_more: bool = False
+
+
+def _no_epoch(partition: TopicPartition) -> int:
+    return NO_EPOCH
+
+
 class FetchPlan:
     """Decides which partitions to fetch from which broker, and evaluates the responses."""
 
     def __init__(self, options: FetchOptions, random: Random) -> None:
         self._options = options
+        self._limits = options.limits
         self._random = random
         self._states: OrderedDict[TopicPartition, _PartitionState] = OrderedDict()
 
@@ -148,42 +232,127 @@ class FetchPlan:
                     assignment.is_paused,
                     max(assignment.start, NO_OFFSET),
                     assignment.end,
+                    assignment.leader_epoch,
                 )
             else:
                 state.is_paused = assignment.is_paused
 
     def due_fetches(
-        self, now: float, leader: Callable[[TopicPartition], int], busy: Container[int]
-    ) -> dict[int, list[PartitionFetch]]:
-        """The partitions to fetch now, by broker, in the order of the request.
+        self,
+        now: float,
+        leader: Callable[[TopicPartition], int],
+        busy: Container[int],
+        leader_epoch: Callable[[TopicPartition], int] = _no_epoch,
+    ) -> dict[int, NodeFetch]:
+        """What to fetch now, by broker.
 
         Args:
             now: the loop's time.
             leader: the node that leads a partition, or -1.
             busy: nodes with a fetch in flight.
+            leader_epoch: the leader epoch of a partition, or -1.
         """
-        fetches: dict[int, list[PartitionFetch]] = {}
-        waiting: set[int] = set()
+        nodes: dict[int, _NodeState] = {}
         for state in self._states.values():
-            if state.is_paused:
-                continue
-            node = state.replica
-            if node == NO_BROKER or now >= state.replica_until:
-                node = leader(state.partition)
             if state.is_ready:
-                waiting.add(node)
-            elif (
-                0 <= state.offset < state.end
-                and now >= state.not_before
-                and node != NO_LEADER
-                and node not in busy
-            ):
-                fetches.setdefault(node, []).append(
-                    PartitionFetch(state.partition, state.epoch, state.offset)
+                source = nodes.setdefault(state.source, _NodeState())
+                source.partitions += 1
+                source.unread += state.unread
+                source.is_unread |= not state.is_paused
+            elif not state.is_paused and 0 <= state.offset < state.end and now >= state.not_before:
+                node = self._node(state, now, leader)
+                if node == NO_LEADER or node in busy:
+                    continue
+                epoch = leader_epoch(state.partition)
+                if _is_doubtful(state, epoch):
+                    continue
+                due = nodes.setdefault(node, _NodeState())
+                due.partitions += 1
+                due.has_more |= state.has_more
+                due.fetches.append(
+                    PartitionFetch(
+                        state.partition, state.epoch, state.offset, state.last_epoch, epoch
+                    )
                 )
-        for node in waiting:
-            fetches.pop(node, None)
+        fetches = {}
+        for node, due in nodes.items():
+            if due.fetches and (room := self._room(due)) is not None:
+                fetches[node] = NodeFetch(due.fetches, room, not due.is_unread)
         return fetches
+
+    def _room(self, node: _NodeState) -> int | None:
+        """How many bytes to ask a broker for now; None for not yet."""
+        limits = self._limits
+        if not node.is_unread:
+            # Of paused partitions any amount may be unread; it must not stop the others.
+            return max(limits.max_bytes - node.unread, limits.max_bytes // 2)
+        limit = min(limits.max_bytes, node.partitions * limits.partition_max_bytes)
+        return limit - node.unread if node.has_more and node.unread <= limit // 2 else None
+
+    def _node(
+        self, state: _PartitionState, now: float, leader: Callable[[TopicPartition], int]
+    ) -> int:
+        if state.replica != NO_BROKER and now < state.replica_until:
+            return state.replica
+        return leader(state.partition)
+
+    def begin_validations(
+        self, now: float, leader_epoch: Callable[[TopicPartition], int]
+    ) -> tuple[list[PartitionFetch], bool]:
+        """Positions that the leader has to confirm now, and whether metadata is stale.
+
+        Each is returned once, and not fetched until `validated` or `fail` is called for it.
+        """
+        due: list[PartitionFetch] = []
+        is_stale = False
+        for state in self._states.values():
+            if (
+                state.last_epoch == NO_EPOCH
+                or state.is_ready
+                or state.is_validating
+                or state.offset < 0
+                or now < state.not_before
+            ):
+                continue
+            epoch = leader_epoch(state.partition)
+            if not _is_doubtful(state, epoch):
+                continue
+            if epoch < state.last_epoch and state.failures < _PATIENCE:
+                self._back_off(state, now)
+                is_stale = True
+                continue
+            state.is_validating = True
+            due.append(
+                PartitionFetch(state.partition, state.epoch, state.offset, state.last_epoch, epoch)
+            )
+        return due, is_stale
+
+    def validated(
+        self, fetch: PartitionFetch, end: EpochEnd | None, now: float
+    ) -> tuple[list[Fetched], bool]:
+        """Evaluate a leader's answer about a position; None: it cannot tell, and is trusted.
+
+        Returns:
+            Results for the consumer, and whether metadata is stale.
+        """
+        state = self._states.get(fetch.partition)
+        if state is not None and state.epoch == fetch.epoch:
+            state.is_validating = False
+        state = self._current(fetch)
+        if state is None:
+            return [], False
+        if end is not None and end.code is not ErrorCode.NONE:
+            if end.code.retriable:
+                self._back_off(state, now)
+                return [], end.code.refreshes_metadata or end.code is ErrorCode.UNKNOWN_LEADER_EPOCH
+            detail = "while looking for the end of a leader epoch"
+            error = BrokerError(end.code, detail, str(fetch.partition))
+            return [self._fail(state, error, now)], False
+        state.failures = 0
+        if end is None or (end.epoch >= fetch.last_epoch and end.end_offset >= fetch.offset):
+            state.valid_in = fetch.leader_epoch
+            return [], False
+        return self._truncate(state, end.epoch, end.end_offset, now), False
 
     def begin_searches(
         self, now: float, leader: Callable[[TopicPartition], int]
@@ -217,11 +386,12 @@ class FetchPlan:
         )
         return min(times, default=None)
 
-    def locate(self, fetch: PartitionFetch, offset: int) -> None:
+    def locate(self, fetch: PartitionFetch, offset: int, last_epoch: int = NO_EPOCH) -> None:
         """Store a looked-up position, unless the consumer has sought elsewhere since."""
         state = self._current(fetch)
         if state is not None:
             state.offset = state.origin = offset
+            state.last_epoch, state.valid_in = last_epoch, NO_EPOCH
             state.is_located = True
             state.failures = 0
 
@@ -231,6 +401,7 @@ class FetchPlan:
         if state is None or state.is_ready:
             return []
         state.is_located = True
+        state.is_validating = False
         return [self._fail(state, error, now)]
 
     def is_open(self, fetch: PartitionFetch) -> bool:
@@ -250,10 +421,11 @@ class FetchPlan:
         return state is not None and state.epoch == fetched.epoch
 
     def drain(self, fetched: Iterable[Fetched]) -> None:
-        """The consumer took these; their partitions move to the end of the next request."""
+        """The reader has begun with these; their partitions move to the end of the next request."""
         for taken in fetched:
             if self.is_current(taken):
-                self._states[taken.partition].is_ready = False
+                state = self._states[taken.partition]
+                state.is_ready, state.unread = False, 0
                 self._states.move_to_end(taken.partition)
 
     def receive(
@@ -262,11 +434,13 @@ class FetchPlan:
         response: FetchResponse,
         names: Mapping[bytes, str],
         now: float,
+        node: int = NO_BROKER,
     ) -> tuple[list[Fetched], bool]:
         """The results in a response, in its order, and whether it shows that metadata is stale.
 
         Args:
             names: topics by id, for responses without names (version 13 and above).
+            node: the broker that answers.
         """
         asked = {fetch.partition: fetch for fetch in fetches}
         ready: list[Fetched] = []
@@ -283,8 +457,17 @@ class FetchPlan:
                     continue
                 if data.error_code != ErrorCode.NONE:
                     is_stale |= self._refuse(answered, error_code(data.error_code), now, ready)
+                elif data.diverging_epoch.epoch >= 0:
+                    is_stale |= self._diverge(answered, data.diverging_epoch, now, ready)
                 else:
                     self._accept(answered, data, now, ready)
+        for fetched in ready:
+            self._states[fetched.partition].source = node
+        if not ready:
+            # A broker that brings nothing although it has more is not asked again without a wait.
+            for partition in asked:
+                if (state := self._states.get(partition)) is not None:
+                    state.has_more = False
         return ready, is_stale
 
     def _current(self, fetch: PartitionFetch) -> _PartitionState | None:
@@ -303,6 +486,11 @@ class FetchPlan:
         if data.preferred_read_replica >= 0:
             state.replica = data.preferred_read_replica
             state.replica_until = now + self._options.replica_max_age
+        state.valid_in = max(state.valid_in, fetch.leader_epoch)
+        end = data.high_watermark
+        if self._options.isolation is Isolation.READ_COMMITTED and data.last_stable_offset >= 0:
+            end = data.last_stable_offset
+        state.has_more = end > state.offset
         if not data.records:
             return
         try:
@@ -310,8 +498,9 @@ class FetchPlan:
         except CorruptData as error:
             ready.append(self._fail(state, error, now))
             return
-        state.offset = batches.next_offset
-        state.is_ready = True
+        state.offset, state.last_epoch = batches.next_offset, batches.leader_epochs[-1][1]
+        state.has_more = end > state.offset
+        state.is_ready, state.unread = True, len(data.records)
         ready.append(Fetched(fetch.partition, fetch.epoch, batches))
 
     def _check(self, fetch: PartitionFetch, data: PartitionData, records: memoryview) -> Batches:
@@ -324,8 +513,14 @@ class FetchPlan:
         whole = records[:end]
         if self._options.isolation is Isolation.READ_COMMITTED and data.aborted_transactions:
             whole = without_aborted(whole, headers, data.aborted_transactions)
+        epochs = _start_epochs(fetch.offset, fetch.last_epoch)
+        for header in headers:
+            if not epochs or header.leader_epoch != epochs[-1][1]:
+                epochs.append((max(header.base_offset, fetch.offset), header.leader_epoch))
+        next_offset = headers[-1].next_offset
         return Batches(
-            fetch.partition, fetch.offset, headers[-1].next_offset, data.high_watermark, whole
+            *(fetch.partition, fetch.offset, next_offset, data.high_watermark, whole),
+            leader_epochs=tuple(epochs),
         )
 
     def _whole_batches(
@@ -363,8 +558,7 @@ class FetchPlan:
             logger.warning(
                 "offset %d of %s is not in the log; reset", fetch.offset, fetch.partition
             )
-            state.offset = self._options.reset
-            state.origin = NO_OFFSET
+            self._reset(state, self._options.reset)
             return False
         if code.retriable and code is not ErrorCode.CORRUPT_MESSAGE:
             logger.info("fetch of %s failed: %s; trying again", fetch.partition, code.name)
@@ -379,14 +573,66 @@ class FetchPlan:
         ready.append(self._fail(state, BrokerError(code, detail, str(fetch.partition)), now))
         return False
 
+    def _diverge(
+        self, fetch: PartitionFetch, common: EpochEndOffset, now: float, ready: list[Fetched]
+    ) -> bool:
+        """The broker's log has no longer the record before the position. Returns whether metadata
+        is stale."""
+        state = self._current(fetch)
+        if state is None:
+            return False
+        if state.replica != NO_BROKER:
+            state.replica = NO_BROKER  # as in `_refuse`
+            return True
+        ready.extend(self._truncate(state, common.epoch, common.end_offset, now))
+        return False
+
+    def _truncate(
+        self, state: _PartitionState, epoch: int, end_offset: int, now: float
+    ) -> list[Fetched]:
+        """Go back to where the log differs from what was read, as Kafka's consumer does."""
+        partition, position = state.partition, state.offset
+        divergence = min(end_offset, position) if epoch >= 0 else NO_OFFSET
+        reset = self._options.reset
+        if reset is None:
+            return [self._fail(state, LogTruncation(str(partition), position, divergence), now)]
+        logger.warning(
+            "the log of %s has lost records before offset %d that were read: reading goes on %s",
+            *(partition, position, f"at {divergence}" if divergence >= 0 else "after a reset"),
+        )
+        if divergence < 0:
+            self._reset(state, reset)
+            return []
+        state.offset, state.last_epoch = divergence, epoch
+        state.origin = min(state.origin, divergence)
+        state.is_ready, state.unread = True, 0
+        epochs = tuple(_start_epochs(divergence, epoch))
+        nothing = Batches(partition, divergence, divergence, NO_OFFSET, memoryview(b""), epochs)
+        return [Fetched(partition, state.epoch, nothing)]
+
+    def _reset(self, state: _PartitionState, reset: int) -> None:
+        state.offset = reset
+        state.origin = NO_OFFSET
+        state.last_epoch = NO_EPOCH
+
     def _fail(self, state: _PartitionState, error: KafkaError, now: float) -> Fetched:
         self._back_off(state, now)
-        state.is_ready = True
+        state.is_ready, state.unread = True, 0
         return Fetched(state.partition, state.epoch, error)
 
     def _back_off(self, state: _PartitionState, now: float) -> None:
         state.not_before = now + self._options.backoff.wait(state.failures, self._random)
         state.failures += 1
+
+
+def _start_epochs(offset: int, last_epoch: int) -> list[tuple[int, int]]:
+    """The leader epoch of the record before an offset, if there is one and its epoch is known."""
+    return [] if last_epoch == NO_EPOCH or offset <= 0 else [(offset - 1, last_epoch)]
+
+
+def _is_doubtful(state: _PartitionState, leader_epoch: int) -> bool:
+    """Whether the log may have lost the record before the position."""
+    return state.last_epoch != NO_EPOCH and leader_epoch > state.valid_in
 
 
 def without_aborted(

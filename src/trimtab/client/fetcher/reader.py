@@ -19,18 +19,21 @@ from trimtab.client.arguments import (
 )
 from trimtab.client.fetcher.offsets import RESETS
 from trimtab.client.fetcher.plan import NO_END, Assignment, Batches, Fetched
+from trimtab.client.fetcher.taken import Taken
+from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.client.network.session import Session
 from trimtab.errors import CorruptData, KafkaError, UsageError
 from trimtab.records import Record, TopicPartition
 from trimtab.wire.batch_cy import read_records
 from trimtab.wire.batch_header import read_header
-from trimtab.wire.sentinels import EARLIEST, LATEST
+from trimtab.wire.sentinels import EARLIEST, LATEST, NO_EPOCH
 
 
 class _Chunk:
     """The batches of one partition in one fetch response, decoded one by one as they are read."""
 
     def __init__(self, fetched: Fetched, batches: Batches) -> None:
+        self.fetched = fetched
         self.partition = fetched.partition
         self.epoch = fetched.epoch
         self.position = batches.start
@@ -98,6 +101,7 @@ class Reader:
         self._assignments: dict[TopicPartition, Assignment] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._pending: deque[_Chunk | Fetched] = deque()
+        self._taken = Taken()
         self._epoch = 0
         self._has_changed = False
         self._begin = _NO_POSITION if self._reset is None else self._reset
@@ -124,19 +128,26 @@ class Reader:
         """The assigned partitions, including paused ones."""
         return set(self._assignments)
 
-    def seek(self, partition: Partition, offset: int, end: int | None = None) -> None:
+    def seek(
+        self, partition: Partition, offset: int | OffsetAndMetadata, end: int | None = None
+    ) -> None:
         """Read on from an offset, 0 or greater; only the next read checks that the log has it.
 
         Args:
+            offset: the offset of the next record. If it is given with a leader epoch, as
+                `committed` returns it, the next read also checks that the log has not lost the
+                record before it (KIP-320).
             end: the offset at which fetching stops; None for never. The last batch may contain
                 records at or after it.
 
         Raises:
             UsageError: the partition is not assigned, or an offset is negative.
         """
-        start = checked_integer("offset", offset, 0, MAX_INT64)
+        given = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+        start = checked_integer("offset", given.offset, 0, MAX_INT64)
+        epoch = checked_integer("leader epoch", given.leader_epoch, NO_EPOCH)
         stop = NO_END if end is None else checked_integer("end", end, 0, MAX_INT64)
-        self._seek_all([partition], start, stop)
+        self._seek_all([partition], start, stop, epoch)
 
     def seek_to_beginning(self, *partitions: Partition) -> None:
         """Read on from the log start offset; all assigned partitions if none is given."""
@@ -160,11 +171,17 @@ class Reader:
             partition for partition, assignment in self._assignments.items() if assignment.is_paused
         }
 
-    def _seek_all(self, partitions: Iterable[Partition], start: int, end: int = NO_END) -> None:
+    def _seek_all(
+        self,
+        partitions: Iterable[Partition],
+        start: int,
+        end: int = NO_END,
+        leader_epoch: int = NO_EPOCH,
+    ) -> None:
         for partition in [self._assigned(partition) for partition in partitions]:
             is_paused = self._assignments[partition].is_paused
             self._assignments[partition] = self._new_assignment(start)._replace(
-                is_paused=is_paused, end=end
+                is_paused=is_paused, end=end, leader_epoch=leader_epoch
             )
             self._positions.pop(partition, None)
         self._has_changed = True
@@ -208,18 +225,20 @@ class Reader:
             return self._assignments[partition].start
         return position
 
-    def _take(self, ready: deque[Fetched]) -> list[Fetched]:
-        """Move fetched batches of current assignments from `ready` to the pending queue."""
-        taken: list[Fetched] = []
+    def _take(self, ready: deque[Fetched]) -> bool:
+        """Move fetched batches of current assignments from `ready` to the pending queue; whether
+        there were any."""
+        has_any = False
         while ready:
             fetched = ready.popleft()
             if self._is_assigned(fetched):
-                taken.append(fetched)
+                has_any = True
+                self._taken.add(fetched)
                 batches = fetched.result
                 self._pending.append(
                     fetched if isinstance(batches, KafkaError) else _Chunk(fetched, batches)
                 )
-        return taken
+        return has_any
 
     def _is_assigned(self, piece: _Chunk | Fetched) -> bool:
         assignment = self._assignments.get(piece.partition)
@@ -255,12 +274,15 @@ class Reader:
         for piece in list(self._pending):
             if not self._is_assigned(piece):
                 self._pending.remove(piece)
+                self._taken.begin(piece.fetched if isinstance(piece, _Chunk) else piece)
             elif self._assignments[piece.partition].is_paused:
                 continue
             elif isinstance(piece, _Chunk):
+                self._taken.begin(piece.fetched)
                 return piece
             elif raises:
                 self._pending.remove(piece)
+                self._taken.begin(piece)
                 assert isinstance(piece.result, KafkaError)
                 raise piece.result
             else:

@@ -186,13 +186,6 @@ class Group:
         """The group's offsets; a partition without one is missing."""
         return await self._offsets.fetch(partitions, self._session.timeout)
 
-    async def committed_offsets(
-        self, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        """As `committed`, without the notes."""
-        found = await self.committed(partitions)
-        return {partition: given.offset for partition, given in found.items()}
-
     async def close(self) -> None:
         if self._commit_timer is not None:
             self._commit_timer.cancel()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 from typing import Any
 
@@ -10,30 +10,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.client.scripted_broker import batch
+from tests.unit.client.scripted_broker import batch, end_of
 from trimtab.client.fetcher.offsets import Isolation
 from trimtab.client.fetcher.plan import (
+    COMMITTED,
     Assignment,
     Batches,
+    EpochEnd,
     Fetched,
     FetchOptions,
     FetchPlan,
+    NodeFetch,
     PartitionFetch,
     without_aborted,
 )
 from trimtab.client.network.backoff import Backoff
-from trimtab.errors import BrokerError, CorruptData, ErrorCode, KafkaError
+from trimtab.errors import BrokerError, CorruptData, ErrorCode, KafkaError, LogTruncation
 from trimtab.records import TopicPartition
 from trimtab.wire.batch_cy import read_records
-from trimtab.wire.batch_header import read_headers
+from trimtab.wire.batch_header import read_headers, restamp
 from trimtab.wire.fetch_limits import FetchLimits
 from trimtab.wire.messages.fetch import (
     AbortedTransaction,
+    EpochEndOffset,
     FetchableTopicResponse,
     FetchResponse,
     PartitionData,
 )
-from trimtab.wire.sentinels import EARLIEST, LATEST
+from trimtab.wire.sentinels import EARLIEST, LATEST, NO_EPOCH
 
 NODE = 1
 BACKOFF = 0.1
@@ -76,9 +80,24 @@ def fetches_of(
     plan: FetchPlan, now: float = 0.0, busy: frozenset[int] = frozenset()
 ) -> list[PartitionFetch]:
     """The fetches due at the only node."""
-    fetches = plan.due_fetches(now, on_one_node, busy)
+    fetches = due(plan, now, on_one_node, busy)
     assert fetches.keys() <= {NODE}
     return fetches.get(NODE, [])
+
+
+def due(
+    plan: FetchPlan,
+    now: float,
+    leader: Callable[[TopicPartition], int],
+    busy: Collection[int] = (),
+) -> dict[int, list[PartitionFetch]]:
+    """The partitions to fetch, by node."""
+    return {node: each.partitions for node, each in plan.due_fetches(now, leader, busy).items()}
+
+
+def node_fetch(plan: FetchPlan, epoch: int = NO_EPOCH) -> NodeFetch:
+    """The fetch due at the only node, whose partitions are in this leader epoch."""
+    return plan.due_fetches(0.0, on_one_node, (), lambda _: epoch)[NODE]
 
 
 def order(fetches: Sequence[PartitionFetch]) -> list[TopicPartition]:
@@ -91,8 +110,14 @@ def response(*data: PartitionData, error_code: int = 0) -> FetchResponse:
 
 
 def data_of(partition: TopicPartition, records: bytes = b"", **fields: Any) -> PartitionData:
+    """Of a partition that has no more than these records, unless the high watermark says so."""
     return PartitionData(
-        partition_index=partition.partition, high_watermark=100, records=records, **fields
+        **{
+            "partition_index": partition.partition,
+            "high_watermark": end_of([records]) if records else 0,
+            "records": records,
+            **fields,
+        }
     )
 
 
@@ -103,7 +128,7 @@ def refusal(partition: TopicPartition, code: ErrorCode) -> PartitionData:
 def receive(
     plan: FetchPlan, fetches: Sequence[PartitionFetch], *data: PartitionData, now: float = 0.0
 ) -> tuple[list[Fetched], bool]:
-    return plan.receive(fetches, response(*data), {}, now)
+    return plan.receive(fetches, response(*data), {}, now, NODE)
 
 
 def batches_of(fetched: Fetched) -> Batches:
@@ -166,24 +191,24 @@ def test_the_next_fetch_waits_for_the_reader_and_continues_where_the_last_ended(
     fetched, _ = receive(plan, fetches_of(plan), data_of(A, batch(0, b"1", b"2", b"3")), data_of(B))
     assert fetches_of(plan) == []
     plan.drain(fetched)
-    assert fetches_of(plan) == [PartitionFetch(B, 1, 0), PartitionFetch(A, 1, 3)]
+    assert fetches_of(plan) == [PartitionFetch(B, 1, 0), PartitionFetch(A, 1, 3, 0)]
 
 
 def test_one_fetch_at_a_time_for_each_node() -> None:
     plan = reading(A, B)
     leaders = {A: 1, B: 2}.__getitem__
-    assert plan.due_fetches(0.0, leaders, set()) == {
+    assert due(plan, 0.0, leaders) == {
         1: [PartitionFetch(A, 1, 0)],
         2: [PartitionFetch(B, 1, 0)],
     }
-    assert plan.due_fetches(0.0, leaders, {1}) == {2: [PartitionFetch(B, 1, 0)]}
+    assert due(plan, 0.0, leaders, {1}) == {2: [PartitionFetch(B, 1, 0)]}
 
 
 def test_a_reader_behind_on_one_node_does_not_hold_up_another() -> None:
     plan = reading(A, B)
     leaders = {A: 1, B: 2}.__getitem__
     receive(plan, [PartitionFetch(A, 1, 0)], data_of(A, batch(0, b"v")))
-    assert plan.due_fetches(0.0, leaders, set()) == {2: [PartitionFetch(B, 1, 0)]}
+    assert due(plan, 0.0, leaders) == {2: [PartitionFetch(B, 1, 0)]}
 
 
 def test_a_paused_partition_is_left_out_and_does_not_hold_up_the_others() -> None:
@@ -194,14 +219,14 @@ def test_a_paused_partition_is_left_out_and_does_not_hold_up_the_others() -> Non
     plan.update(assignments(A, B))
     assert fetches_of(plan) == []
     plan.drain(fetched)
-    assert fetches_of(plan) == [PartitionFetch(B, 1, 0), PartitionFetch(A, 1, 1)]
+    assert fetches_of(plan) == [PartitionFetch(B, 1, 0), PartitionFetch(A, 1, 1, 0)]
 
 
 def test_nothing_is_fetched_from_the_end_on() -> None:
     plan = make_plan()
     plan.update({A: Assignment(1, 0, False, end=2), B: Assignment(1, 5, False, end=5)})
-    for offset in (0, 1):
-        assert fetches_of(plan) == [PartitionFetch(A, 1, offset)]
+    for offset, last_epoch in ((0, NO_EPOCH), (1, 0)):
+        assert fetches_of(plan) == [PartitionFetch(A, 1, offset, last_epoch)]
         fetched, _ = receive(plan, fetches_of(plan), data_of(A, batch(offset, b"v")))
         plan.drain(fetched)
     assert fetches_of(plan) == []
@@ -243,7 +268,7 @@ def test_offsets_may_have_gaps() -> None:
     batches = batches_of(fetched)
     assert (batches.start, batches.next_offset, bytes(batches.data)) == (10, 41, stored)
     plan.drain([fetched])
-    assert fetches_of(plan) == [PartitionFetch(A, 1, 41)]
+    assert fetches_of(plan) == [PartitionFetch(A, 1, 41, 0)]
 
 
 def test_a_batch_that_is_cut_short_at_the_end_is_left_for_the_next_fetch() -> None:
@@ -288,7 +313,7 @@ def test_batches_before_a_damaged_one_are_read_first() -> None:
     assert bytes(batches_of(fetched).data) == good
     plan.drain([fetched])
     fetches = fetches_of(plan)
-    assert fetches == [PartitionFetch(A, 1, 2)]
+    assert fetches == [PartitionFetch(A, 1, 2, 0)]
     (fetched,), _ = receive(plan, fetches, data_of(A, damaged(2) + batch(3, b"4")))
     assert "t-0 at offset 2" in str(error_of(fetched))
 
@@ -414,7 +439,7 @@ def test_a_missing_leader_is_searched_once_per_back_off() -> None:
     assert plan.begin_searches(0.5, leaders.__getitem__) == []
     assert plan.next_retry(0.5) == 1.0
     assert plan.begin_searches(1.0, leaders.__getitem__) == [B]
-    assert plan.due_fetches(1.0, leaders.__getitem__, set()) == {1: [PartitionFetch(A, 1, 0)]}
+    assert due(plan, 1.0, leaders.__getitem__) == {1: [PartitionFetch(A, 1, 0)]}
 
 
 @pytest.mark.kip(392)
@@ -422,18 +447,18 @@ def test_a_nearer_replica_is_read_until_it_refuses() -> None:
     plan = reading(A, replica_max_age=300.0)
     leader = 1
     receive(plan, fetches_of(plan), data_of(A, preferred_read_replica=3))
-    assert plan.due_fetches(0.0, lambda _: leader, set()) == {3: [PartitionFetch(A, 1, 0)]}
+    assert due(plan, 0.0, lambda _: leader) == {3: [PartitionFetch(A, 1, 0)]}
     fetched, _ = receive(plan, [PartitionFetch(A, 1, 0)], refusal(A, ErrorCode.OFFSET_OUT_OF_RANGE))
     assert fetched == []
-    assert plan.due_fetches(0.0, lambda _: leader, set()) == {1: [PartitionFetch(A, 1, 0)]}
+    assert due(plan, 0.0, lambda _: leader) == {1: [PartitionFetch(A, 1, 0)]}
 
 
 @pytest.mark.kip(392)
 def test_the_leader_is_asked_again_which_replica_is_nearest() -> None:
     plan = reading(A, replica_max_age=300.0)
     receive(plan, fetches_of(plan), data_of(A, preferred_read_replica=3))
-    assert list(plan.due_fetches(299.0, on_one_node, set())) == [3]
-    assert list(plan.due_fetches(300.0, on_one_node, set())) == [NODE]
+    assert list(due(plan, 299.0, on_one_node)) == [3]
+    assert list(due(plan, 300.0, on_one_node)) == [NODE]
 
 
 def test_answers_by_topic_id_find_their_partition() -> None:
@@ -447,6 +472,315 @@ def test_answers_by_topic_id_find_their_partition() -> None:
     )
     (fetched,), _ = plan.receive(fetches_of(plan), answer, {topic_id: "t"}, 0.0)
     assert fetched.partition == A
+
+
+def full(partition: TopicPartition, offset: int = 0, size: int = 400) -> PartitionData:
+    """A batch of about `size` bytes, from a partition with many more records."""
+    return data_of(partition, batch(offset, bytes(size - 70)), high_watermark=1_000)
+
+
+@pytest.mark.kip(74)
+def test_partitions_with_more_are_fetched_while_others_are_unread() -> None:
+    plan = reading(A, B, C, limits=FetchLimits(1000, 600, 1))
+    fetched, _ = receive(plan, fetches_of(plan), full(A), full(B), data_of(C))
+    assert fetches_of(plan) == [], "more than half of the limit is unread"
+    plan.drain(fetched[:1])
+    fetch = node_fetch(plan)
+    assert order(fetch.partitions) == [C, A]
+    assert fetch.max_bytes == 1000 - len(batches_of(fetched[1]).data)
+    assert not fetch.may_wait, "an idle C would hold up B"
+    plan.drain(fetched[1:])
+    fetch = node_fetch(plan)
+    assert order(fetch.partitions) == [C, A, B]
+    assert (fetch.max_bytes, fetch.may_wait) == (1000, True)
+
+
+@pytest.mark.kip(74)
+def test_the_limit_of_few_partitions_is_their_own() -> None:
+    """Half of two partitions' `max.partition.fetch.bytes`, which is less than `fetch.max.bytes`."""
+    plan = reading(A, B, limits=FetchLimits(100_000, 300, 1))
+    fetched, _ = receive(plan, fetches_of(plan), full(A, size=310), full(B, size=310))
+    plan.drain(fetched[:1])
+    assert fetches_of(plan) == []
+
+
+def test_a_broker_without_more_is_asked_only_when_all_is_read() -> None:
+    plan = reading(A, B)
+    fetched, _ = receive(
+        plan, fetches_of(plan), data_of(A, batch(0, b"v")), data_of(B, batch(0, b"v"))
+    )
+    plan.drain(fetched[:1])
+    assert fetches_of(plan) == []
+    plan.drain(fetched[1:])
+    assert order(fetches_of(plan)) == [A, B]
+
+
+def test_a_broker_that_brings_nothing_is_not_asked_again_and_again() -> None:
+    """As of a follower that lags, or of a broker that throttles."""
+    plan = reading(A, B, limits=FetchLimits(1000, 600, 1))
+    fetched, _ = receive(plan, fetches_of(plan), full(A), full(B))
+    plan.drain(fetched[:1])
+    assert order(fetches_of(plan)) == [A]
+    receive(plan, fetches_of(plan))
+    assert fetches_of(plan) == []
+
+
+@pytest.mark.kip(98)
+def test_records_of_open_transactions_are_not_more() -> None:
+    plan = reading(A, B, isolation=Isolation.READ_COMMITTED)
+    more = {"high_watermark": 9, "last_stable_offset": 1}
+    fetched, _ = receive(
+        plan, fetches_of(plan), data_of(A, batch(0, b"v"), **more), data_of(B, batch(0, b"v"))
+    )
+    plan.drain(fetched[:1])
+    assert fetches_of(plan) == []
+
+
+def test_batches_of_paused_partitions_leave_half_of_the_limit() -> None:
+    plan = reading(A, B, limits=FetchLimits(1000, 1000, 1))
+    fetched, _ = receive(plan, fetches_of(plan), full(A, size=900), data_of(B))
+    plan.update(assignments(A, B, paused=[A]))
+    fetch = node_fetch(plan)
+    assert (order(fetch.partitions), fetch.max_bytes, fetch.may_wait) == ([B], 500, True)
+    assert len(fetched) == 1
+
+
+def test_batches_from_a_former_leader_count_for_that_broker() -> None:
+    plan = reading(A, B, limits=FetchLimits(1000, 600, 1))
+    receive(plan, fetches_of(plan), full(A, size=590), data_of(B))
+    assert list(due(plan, 0.0, lambda _: 2)) == [2]
+
+
+@pytest.mark.kip(74)
+@given(data=st.data())
+def test_what_is_unread_and_under_way_stays_within_the_limits(data: st.DataObject) -> None:
+    """A broker fills each response to its limits; the reader begins with any number of results."""
+    partitions = [TopicPartition("t", n) for n in range(data.draw(st.integers(1, 8)))]
+    limits = FetchLimits(data.draw(st.integers(100, 2_000)), data.draw(st.integers(100, 500)), 1)
+    plan = reading(*partitions, limits=limits)
+    unread: list[Fetched] = []
+    for _ in range(30):
+        if (due := plan.due_fetches(0.0, on_one_node, ()).get(NODE)) is not None:
+            answers: list[PartitionData] = []
+            room = due.max_bytes
+            for each in due.partitions:
+                stored = batch(each.offset, bytes(data.draw(st.integers(0, 300))))
+                if len(stored) > min(room, limits.partition_max_bytes) and answers:
+                    continue
+                room -= len(stored)
+                answers.append(data_of(each.partition, stored, high_watermark=10_000))
+            unread += receive(plan, due.partitions, *answers)[0]
+        held = [len(batches_of(each).data) for each in unread]
+        one_batch = 400
+        assert sum(held) <= limits.max_bytes + one_batch
+        assert sum(held) <= len(partitions) * limits.partition_max_bytes + one_batch
+        assert len({each.partition for each in unread}) == len(unread)
+        begun = data.draw(st.integers(0, len(unread)))
+        plan.drain(unread[:begun])
+        del unread[:begun]
+    plan.drain(unread)
+    assert order(fetches_of(plan)), "nothing is left behind"
+
+
+# truncation (KIP-320)
+
+
+def doubtful(plan: FetchPlan, epoch: int, now: float = 0.0) -> list[PartitionFetch]:
+    found, is_stale = plan.begin_validations(now, lambda _: epoch)
+    assert not is_stale
+    return found
+
+
+def read_to(plan: FetchPlan, end: int, epoch: int = 3) -> None:
+    """Read one batch of leader epoch `epoch` that ends at `end`."""
+    fetches = node_fetch(plan, epoch).partitions
+    stored = bytearray(batch(end - 1, b"v"))
+    restamp(stored, 0, end - 1, epoch)
+    fetched, _ = receive(plan, fetches, data_of(A, bytes(stored)))
+    plan.drain(fetched)
+
+
+def ended(epoch: int, end_offset: int, code: ErrorCode = ErrorCode.NONE) -> EpochEnd:
+    return EpochEnd(code, epoch, end_offset)
+
+
+@pytest.mark.kip(320)
+def test_a_position_is_confirmed_before_the_next_fetch_in_a_new_leader_epoch() -> None:
+    plan = reading(A)
+    assert doubtful(plan, epoch=3) == [], "nothing was read yet"
+    read_to(plan, 10)
+    assert doubtful(plan, epoch=3) == []
+    assert list(plan.due_fetches(0.0, on_one_node, (), lambda _: 4)) == []
+    (asked,) = doubtful(plan, epoch=4)
+    assert asked == PartitionFetch(A, 1, 10, last_epoch=3, leader_epoch=4)
+    assert doubtful(plan, epoch=4) == [], "asked once"
+    assert plan.validated(asked, ended(3, 10), 0.0) == ([], False)
+    assert node_fetch(plan, epoch=4).partitions == [asked]
+    assert doubtful(plan, epoch=4) == []
+
+
+@pytest.mark.kip(320)
+@pytest.mark.parametrize(("epoch", "end_offset"), [(3, 9), (2, 9), (2, 10), (3, 0)])
+def test_truncation_goes_back_to_where_the_logs_part(epoch: int, end_offset: int) -> None:
+    plan = reading(A, reset=LATEST)
+    read_to(plan, 10)
+    (asked,) = doubtful(plan, epoch=4)
+    (fetched,), _ = plan.validated(asked, ended(epoch, end_offset), 0.0)
+    moved = batches_of(fetched)
+    assert (moved.start, moved.next_offset, bytes(moved.data)) == (end_offset, end_offset, b"")
+    plan.drain([fetched])
+    (asked,) = doubtful(plan, epoch=4)
+    assert asked == PartitionFetch(A, 1, end_offset, epoch, 4)
+    plan.validated(asked, ended(epoch, end_offset), 0.0)
+    assert node_fetch(plan, epoch=4).partitions == [asked]
+
+
+@pytest.mark.kip(320)
+def test_truncation_is_an_error_without_a_reset_until_the_consumer_seeks() -> None:
+    plan = reading(A, reset=None)
+    read_to(plan, 10)
+    now = 0.0
+    for _ in range(2):
+        (asked,) = doubtful(plan, epoch=4, now=now)
+        (fetched,), _ = plan.validated(asked, ended(2, 7), now)
+        error = error_of(fetched)
+        assert isinstance(error, LogTruncation)
+        assert (error.subject, error.position, error.divergence) == ("t-0", 10, 7)
+        assert "the position is 10" in str(error)
+        assert "seek to 7" in str(error)
+        plan.drain([fetched])
+        now += 10
+    plan.update({A: Assignment(2, 7, False)})
+    assert node_fetch(plan, epoch=4).partitions == [PartitionFetch(A, 2, 7, leader_epoch=4)]
+
+
+@pytest.mark.kip(320)
+def test_a_leader_that_knows_no_such_epoch_means_the_reset() -> None:
+    plan = reading(A, reset=EARLIEST)
+    read_to(plan, 10)
+    (asked,) = doubtful(plan, epoch=4)
+    assert plan.validated(asked, ended(-1, -1), 0.0) == ([], False)
+    assert list(plan.begin_lookups(0.0).values()) == [EARLIEST]
+    plan = reading(A, reset=None)
+    read_to(plan, 10)
+    (fetched,), _ = plan.validated(doubtful(plan, epoch=4)[0], ended(-1, -1), 0.0)
+    error = error_of(fetched)
+    assert isinstance(error, LogTruncation)
+    assert error.divergence == -1
+
+
+@pytest.mark.kip(320)
+def test_a_leader_that_cannot_tell_is_trusted() -> None:
+    plan = reading(A)
+    read_to(plan, 10)
+    (asked,) = doubtful(plan, epoch=4)
+    assert plan.validated(asked, None, 0.0) == ([], False)
+    assert node_fetch(plan, epoch=4).partitions == [asked]
+
+
+@pytest.mark.kip(320)
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ],
+)
+def test_a_leader_that_has_changed_is_looked_up_and_asked_again(code: ErrorCode) -> None:
+    plan = reading(A)
+    read_to(plan, 10)
+    (asked,) = doubtful(plan, epoch=4)
+    assert plan.validated(asked, ended(-1, -1, code), 0.0) == ([], True)
+    assert doubtful(plan, epoch=4) == []
+    retry = plan.next_retry(0.0)
+    assert retry is not None
+    (again,) = doubtful(plan, epoch=5, now=retry)
+    assert again.leader_epoch == 5
+
+
+@pytest.mark.kip(320)
+def test_a_refusal_to_confirm_reaches_the_reader() -> None:
+    plan = reading(A)
+    read_to(plan, 10)
+    (asked,) = doubtful(plan, epoch=4)
+    (fetched,), _ = plan.validated(asked, ended(-1, -1, ErrorCode.TOPIC_AUTHORIZATION_FAILED), 0.0)
+    assert "t-0: TOPIC_AUTHORIZATION_FAILED" in str(error_of(fetched))
+
+
+@pytest.mark.kip(320)
+def test_a_committed_position_with_an_epoch_is_confirmed_first() -> None:
+    plan = reading(A, start=COMMITTED)
+    (lookup,) = plan.begin_lookups(0.0)
+    plan.locate(lookup, 10, 3)
+    (asked,) = doubtful(plan, epoch=3)
+    assert asked == PartitionFetch(A, 1, 10, 3, 3)
+    plan.validated(asked, ended(3, 12), 0.0)
+    assert node_fetch(plan, epoch=3).partitions == [asked]
+
+
+@pytest.mark.kip(320)
+def test_metadata_older_than_the_position_is_renewed_but_not_for_ever() -> None:
+    """Epochs begin anew when a topic is deleted and created again."""
+    plan = reading(A, start=COMMITTED)
+    (lookup,) = plan.begin_lookups(0.0)
+    plan.locate(lookup, 10, 3)
+    now, renewals = 0.0, 0
+    while True:
+        asked, is_stale = plan.begin_validations(now, lambda _: 2)
+        if asked:
+            break
+        assert is_stale
+        renewals += 1
+        now += 10
+    assert renewals == 5
+    assert asked == [PartitionFetch(A, 1, 10, 3, 2)]
+
+
+@pytest.mark.kip(320)
+def test_a_seek_makes_a_confirmation_void() -> None:
+    plan = reading(A, reset=None)
+    read_to(plan, 10)
+    (asked,) = doubtful(plan, epoch=4)
+    plan.update(assignments(A, start=50, epoch=2))
+    assert plan.validated(asked, ended(2, 7), 0.0) == ([], False)
+    assert order(node_fetch(plan, epoch=4).partitions) == [A]
+
+
+@pytest.mark.kip(320)
+def test_a_fetch_response_also_tells_where_the_logs_part() -> None:
+    plan = reading(A, reset=LATEST)
+    read_to(plan, 10)
+    fetches = node_fetch(plan, epoch=3).partitions
+    parted = data_of(A, diverging_epoch=EpochEndOffset(epoch=2, end_offset=6))
+    (fetched,), _ = receive(plan, fetches, parted)
+    assert batches_of(fetched).next_offset == 6
+    plan.drain([fetched])
+    assert node_fetch(plan, epoch=3).partitions == [PartitionFetch(A, 1, 6, 2, 3)]
+
+
+@pytest.mark.kip(320)
+@pytest.mark.kip(392)
+def test_only_the_leader_is_believed_that_the_logs_part() -> None:
+    plan = reading(A, reset=LATEST)
+    read_to(plan, 10)
+    receive(plan, fetches_of(plan), data_of(A, preferred_read_replica=3))
+    parted = data_of(A, diverging_epoch=EpochEndOffset(epoch=2, end_offset=6))
+    fetches = due(plan, 0.0, on_one_node)[3]
+    assert receive(plan, fetches, parted) == ([], True)
+    assert due(plan, 0.0, on_one_node) == {NODE: [PartitionFetch(A, 1, 10, 3)]}
+
+
+@pytest.mark.kip(320)
+def test_batches_tell_the_epochs_of_their_records() -> None:
+    plan = reading(A, start=5)
+    stored = bytearray(batch(4, b"1", b"2") + batch(6, b"3") + batch(7, b"4"))
+    size = len(batch(6, b"3"))
+    restamp(stored, 0, 4, 1)
+    restamp(stored, len(stored) - 2 * size, 6, 1)
+    restamp(stored, len(stored) - size, 7, 2)
+    (fetched,), _ = receive(plan, fetches_of(plan), data_of(A, bytes(stored)))
+    assert batches_of(fetched).leader_epochs == ((5, 1), (7, 2))
 
 
 def visible(stored: Sequence[bytes], aborted: Sequence[tuple[int, int]]) -> list[bytes | None]:
