@@ -1,5 +1,5 @@
-"""A consumer with `client.rack` reads from the replica in its rack (KIP-392), on trimtab's cluster and
-on Apache Kafka."""
+"""A consumer with `client.rack` reads from the replica in its rack (KIP-392), on trimtab's cluster
+and on Apache Kafka."""
 
 from __future__ import annotations
 

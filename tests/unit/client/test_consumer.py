@@ -134,6 +134,8 @@ async def test_every_version_of_fetch(world: World, cluster: ScriptedCluster, ve
     async with await consume(cluster, client_rack="a") as consumer:
         consumer.assign([T0])
         assert len(await consumer.poll()) == 6
+        cluster.logs[T0].append(batch(6, b"next"))
+        assert offsets(await consumer.poll(2_000)) == [6]
         assert versions(cluster.brokers[0], FetchRequest) == {version}
 
 

@@ -80,7 +80,7 @@ def test_epochs_end_with_the_assignment() -> None:
 
 def test_epochs_after_a_truncation_are_the_new_ones() -> None:
     taken = Taken()
-    taken.add(fetched(start=0, end=20, epochs=((0, 1), (10, 3))))
-    taken.add(fetched(start=10, end=10, size=0, epochs=((9, 1),)))
-    taken.add(fetched(start=10, end=15, epochs=((9, 1), (10, 4))))
-    assert [taken.leader_epoch(A, 1, position) for position in (10, 11, 15)] == [1, 4, 4]
+    taken.add(fetched(start=0, end=30, epochs=((0, 1), (10, 3), (20, 5))))
+    taken.add(fetched(start=5, end=5, size=0, epochs=((4, 1),)))
+    taken.add(fetched(start=5, end=15, epochs=((4, 1), (5, 6))))
+    assert [taken.leader_epoch(A, 1, position) for position in (5, 6, 8, 15)] == [1, 6, 6, 6]
