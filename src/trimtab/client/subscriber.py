@@ -23,6 +23,7 @@ from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.network.session import Session
 from trimtab.errors import UsageError
 from trimtab.records import Record, TopicPartition
+from trimtab.wire.sentinels import NO_EPOCH
 
 OnChange: TypeAlias = Callable[[list[TopicPartition]], object]
 """Called with the partitions that were assigned, revoked or lost, sorted."""
@@ -227,14 +228,17 @@ class Subscriber(Reader):
             if partition in positions:
                 positions[partition] = record.offset
         return {
-            partition: OffsetAndMetadata(
-                at,
-                leader_epoch=self._taken.leader_epoch(
-                    partition, self._assignments[partition].epoch, at
-                ),
-            )
+            partition: OffsetAndMetadata(at, leader_epoch=self._leader_epoch(partition, at))
             for partition, at in positions.items()
         }
+
+    def _leader_epoch(self, partition: TopicPartition, position: int) -> int:
+        """The leader epoch of the record before a position; -1 if it is not known (KIP-320)."""
+        epoch = self._assignments[partition].epoch
+        found = self._taken.leader_epoch(partition, epoch, position)
+        if found != NO_EPOCH:
+            return found
+        return self._fetcher.origin_epoch(partition, epoch, position)
 
 
 def refuse_awaitable(result: object) -> None:

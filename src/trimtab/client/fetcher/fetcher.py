@@ -131,6 +131,11 @@ class Fetcher:
         """The first offset of a partition's epoch; -1 while it is not looked up."""
         return self._plan.origin(partition, epoch)
 
+    def origin_epoch(self, partition: TopicPartition, epoch: int, offset: int) -> int:
+        """The leader epoch of the record before an epoch's first offset, if `offset` is that; -1 if
+        it is not known."""
+        return self._plan.origin_epoch(partition, epoch, offset)
+
     async def locate(self, partition: TopicPartition, timeout: float) -> int:
         """The first offset of a partition's epoch; waits until it is looked up.
 

@@ -174,6 +174,8 @@ class _PartitionState:
     end: int
     last_epoch: int
     """The leader epoch of the record before `offset`; -1 if it is not known."""
+    origin_epoch: int
+    """The leader epoch of the record before `origin`."""
     valid_in: int = NO_EPOCH
     """The leader epoch in which the log was found to have that record."""
     is_validating: bool = False
@@ -232,6 +234,7 @@ class FetchPlan:
                     assignment.is_paused,
                     max(assignment.start, NO_OFFSET),
                     assignment.end,
+                    assignment.leader_epoch,
                     assignment.leader_epoch,
                 )
             else:
@@ -391,7 +394,8 @@ class FetchPlan:
         state = self._current(fetch)
         if state is not None:
             state.offset = state.origin = offset
-            state.last_epoch, state.valid_in = last_epoch, NO_EPOCH
+            state.last_epoch = state.origin_epoch = last_epoch
+            state.valid_in = NO_EPOCH
             state.is_located = True
             state.failures = 0
 
@@ -414,6 +418,14 @@ class FetchPlan:
         if state is None or epoch not in (None, state.epoch):
             return NO_OFFSET
         return state.origin
+
+    def origin_epoch(self, partition: TopicPartition, epoch: int, offset: int) -> int:
+        """The leader epoch of the record before an epoch's first offset, if `offset` is that; -1 if
+        it is not known."""
+        state = self._states.get(partition)
+        if state is None or (state.epoch, state.origin) != (epoch, offset):
+            return NO_EPOCH
+        return state.origin_epoch
 
     def is_current(self, fetched: Fetched) -> bool:
         """Whether the partition is still assigned, under the same epoch."""
@@ -604,7 +616,8 @@ class FetchPlan:
             self._reset(state, reset)
             return []
         state.offset, state.last_epoch = divergence, epoch
-        state.origin = min(state.origin, divergence)
+        if divergence < state.origin:
+            state.origin, state.origin_epoch = divergence, epoch
         state.is_ready, state.unread = True, 0
         epochs = tuple(_start_epochs(divergence, epoch))
         nothing = Batches(partition, divergence, divergence, NO_OFFSET, memoryview(b""), epochs)
@@ -613,7 +626,7 @@ class FetchPlan:
     def _reset(self, state: _PartitionState, reset: int) -> None:
         state.offset = reset
         state.origin = NO_OFFSET
-        state.last_epoch = NO_EPOCH
+        state.last_epoch = state.origin_epoch = NO_EPOCH
 
     def _fail(self, state: _PartitionState, error: KafkaError, now: float) -> Fetched:
         self._back_off(state, now)

@@ -78,6 +78,11 @@ def test_a_member_reads_everything_and_its_successor_goes_on_behind_it(
             assert await read(second, 1) == [40]
             committed = await second.committed(partitions(0, 2))
             assert {p.partition: c and c.offset for p, c in committed.items()} == {0: 10, 2: 10}
+            assert {c and c.leader_epoch for c in committed.values()} == {0}
+            await second.commit()  # also of partitions that it has read nothing of
+            committed = await second.committed(partitions(0, 2))
+            assert {p.partition: c and c.offset for p, c in committed.items()} == {0: 10, 2: 11}
+            assert {c and c.leader_epoch for c in committed.values()} == {0}
 
     lab.run(scenario, config=QUICK)
 
