@@ -44,7 +44,9 @@ class WriteRates:
         self._samples: dict[TopicPartition, _Sample] = {}
 
     def note(self, batches: Batches, now: float) -> None:
-        """A fetch at the loop's time `now` returned these batches."""
+        """A fetch at the loop's time `now` returned these batches; none after a truncation."""
+        if batches.next_offset == batches.start:
+            return
         mark = batches.high_watermark
         sample = self._samples.get(batches.partition)
         if sample is None or mark < sample.last:  # the partition is another one, or was cut

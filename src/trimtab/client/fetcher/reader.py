@@ -273,16 +273,16 @@ class Reader:
         """
         for piece in list(self._pending):
             if not self._is_assigned(piece):
-                self._pending.remove(piece)
                 self._taken.begin(piece.fetched if isinstance(piece, _Chunk) else piece)
+                self._pending.remove(piece)
             elif self._assignments[piece.partition].is_paused:
                 continue
             elif isinstance(piece, _Chunk):
                 self._taken.begin(piece.fetched)
                 return piece
             elif raises:
+                self._taken.begin(piece)  # first: Ctrl-C between the two must not lose it
                 self._pending.remove(piece)
-                self._taken.begin(piece)
                 assert isinstance(piece.result, KafkaError)
                 raise piece.result
             else:

@@ -49,11 +49,12 @@ class Taken:
 
     def begin(self, fetched: Fetched) -> None:
         """The reader begins, or goes on, with a result; or it drops the result."""
-        if self._unread.pop(id(fetched), None) is not None:
+        if id(fetched) in self._unread:
+            self.begun.append(fetched)
+            del self._unread[id(fetched)]
             size = _size(fetched)
             self._unread_bytes -= size
             self._begun_bytes += size
-            self.begun.append(fetched)
 
     def is_due(self, is_waiting: bool = False) -> bool:
         """Whether to tell the fetcher now what was begun; assumes that it will be told.

@@ -40,3 +40,11 @@ def test_a_partition_that_was_made_again_begins_again() -> None:
     rates.note(fetched(0, 10, 1000, 100), 0.0)
     rates.note(fetched(0, 10, 5, 100), 10.0)
     assert rates.rates(10.0) == {}
+
+
+def test_a_truncation_is_no_measurement() -> None:
+    rates = WriteRates()
+    rates.note(fetched(0, 10, 1000, 100), 0.0)
+    rates.note(fetched(5, 5, -1, 0), 5.0)
+    rates.note(fetched(5, 15, 1010, 100), 10.0)
+    assert rates.rates(10.0) == {T: pytest.approx(10)}
