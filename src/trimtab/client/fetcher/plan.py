@@ -262,7 +262,7 @@ class FetchPlan:
                 source.partitions += 1
                 source.unread += state.unread
                 source.is_unread |= not state.is_paused
-            elif not state.is_paused and 0 <= state.offset < state.end and now >= state.not_before:
+            elif _is_wanted(state, now):
                 node = self._node(state, now, leader)
                 if node == NO_LEADER or node in busy:
                     continue
@@ -313,8 +313,7 @@ class FetchPlan:
                 state.last_epoch == NO_EPOCH
                 or state.is_ready
                 or state.is_validating
-                or state.offset < 0
-                or now < state.not_before
+                or not _is_wanted(state, now)
             ):
                 continue
             epoch = leader_epoch(state.partition)
@@ -641,6 +640,11 @@ class FetchPlan:
 def _start_epochs(offset: int, last_epoch: int) -> list[tuple[int, int]]:
     """The leader epoch of the record before an offset, if there is one and its epoch is known."""
     return [] if last_epoch == NO_EPOCH or offset <= 0 else [(offset - 1, last_epoch)]
+
+
+def _is_wanted(state: _PartitionState, now: float) -> bool:
+    """Whether to fetch the partition, if its last result is read."""
+    return not state.is_paused and 0 <= state.offset < state.end and now >= state.not_before
 
 
 def _is_doubtful(state: _PartitionState, leader_epoch: int) -> bool:

@@ -620,6 +620,18 @@ def test_a_position_is_confirmed_before_the_next_fetch_in_a_new_leader_epoch() -
 
 
 @pytest.mark.kip(320)
+def test_a_position_that_is_not_read_from_is_not_confirmed() -> None:
+    plan = reading(A)
+    read_to(plan, 10)
+    plan.update(assignments(A, paused=[A]))
+    assert doubtful(plan, epoch=4) == []
+    plan.update(assignments(A))
+    assert order(doubtful(plan, epoch=4)) == [A]
+    plan.update({A: Assignment(2, 5, False, end=5, leader_epoch=3)})
+    assert doubtful(plan, epoch=4) == []
+
+
+@pytest.mark.kip(320)
 @pytest.mark.parametrize(("epoch", "end_offset"), [(3, 9), (2, 9), (2, 10), (3, 0)])
 def test_truncation_goes_back_to_where_the_logs_part(epoch: int, end_offset: int) -> None:
     plan = reading(A, reset=LATEST)
