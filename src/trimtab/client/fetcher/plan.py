@@ -116,6 +116,8 @@ class _PartitionState:
     origin: int
     """The first offset of this epoch: the assignment's, or the one that was looked up."""
     end: int
+    log_end: int = NO_OFFSET
+    """The end of what may be read, by the last response."""
     is_ready: bool = False
     is_located: bool = True
     failures: int = 0
@@ -244,6 +246,11 @@ class FetchPlan:
             return NO_OFFSET
         return state.origin
 
+    def log_end(self, partition: TopicPartition, epoch: int) -> int:
+        """The end of what may be read of a partition; -1 until a response of this epoch tells."""
+        state = self._states.get(partition)
+        return NO_OFFSET if state is None or state.epoch != epoch else state.log_end
+
     def is_current(self, fetched: Fetched) -> bool:
         """Whether the partition is still assigned, under the same epoch."""
         state = self._states.get(fetched.partition)
@@ -300,6 +307,8 @@ class FetchPlan:
         if state is None:
             return
         state.failures = 0
+        is_committed = self._options.isolation is Isolation.READ_COMMITTED
+        state.log_end = data.last_stable_offset if is_committed else data.high_watermark
         if data.preferred_read_replica >= 0:
             state.replica = data.preferred_read_replica
             state.replica_until = now + self._options.replica_max_age
