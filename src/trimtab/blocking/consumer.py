@@ -92,8 +92,7 @@ class Consumer(Face[AsyncConsumer]):
         consumer = self._client
         limit, timeout = checked_table_bytes(max_bytes), checked_wait_ms("timeout_ms", timeout_ms)
         wanted = consumer._project(columns)
-        table = self._next(lambda: consumer._read_table(wanted, limit), timeout)
-        return wanted.table(()) if table is None else table
+        return self._next(lambda: consumer._read_table(wanted, limit), timeout)
 
     @like(AsyncConsumer.fetch_batches)
     def fetch_batches(self, timeout_ms: float = 500) -> Batches | None:

@@ -136,8 +136,7 @@ class AsyncConsumer(Subscriber, AsyncClient):
         """
         limit, timeout = checked_table_bytes(max_bytes), checked_wait_ms("timeout_ms", timeout_ms)
         wanted = self._project(columns)
-        table = await self._next(lambda: self._read_table(wanted, limit), timeout)
-        return wanted.table(()) if table is None else table
+        return await self._next(lambda: self._read_table(wanted, limit), timeout)
 
     async def fetch_batches(self, timeout_ms: float = 500) -> Batches | None:
         """The next record batches of one partition: checked, but not decoded.

@@ -380,7 +380,7 @@ class Reader:
         return None if self._run is None else self._run.iterator
 
     def _read_table(self, projection: Projection, max_bytes: int) -> Any:
-        """The next records as an Arrow table of about `max_bytes`; None if there are none."""
+        """The next records as an Arrow table of about `max_bytes`; it may be empty."""
         parts: list[Any] = []
 
         def take(chunk: _Chunk, left: int) -> int:
@@ -390,7 +390,7 @@ class Reader:
             return size
 
         self._read_chunks(take, max_bytes)
-        return projection.table(parts) if parts else None
+        return projection.table(parts)
 
     def _read_batches(self) -> Batches | None:
         found: list[Batches] = []

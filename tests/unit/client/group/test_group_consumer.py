@@ -224,10 +224,7 @@ def test_exactly_what_tables_held_is_committed(lab: Lab, protocol: dict[str, Any
             await asyncio.sleep(1)
             committed = await first.committed(list(ends))
             assert {p: c and c.offset for p, c in committed.items()} == ends
-            assert all(await first.position(each) >= ends[each] for each in ends)
-            assert sum([await first.position(each) for each in partitions(0, 1)]) > sum(
-                ends.values()
-            )
+            assert {await first.position(each) for each in partitions(0, 1)} == {10}
 
     lab.run(scenario, config=QUICK)
 
