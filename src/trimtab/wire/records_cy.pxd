@@ -31,6 +31,7 @@ cdef class RecordReader:
     cdef Py_ssize_t header_value_start
     cdef Py_ssize_t header_value_size
 
+    cdef long long read_short_varint(self) noexcept
     cdef long long read_varint(self)
     cdef long long read_long_varint(self)
     cdef Py_ssize_t read_size(self) except? -2

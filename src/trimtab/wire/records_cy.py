@@ -46,8 +46,11 @@ once, and other tasks wait meanwhile. Sixteen times the default `max.message.byt
 SCANNED_AT_ONCE = 2000
 
 _MAX_INT64 = cython.declare(cython.longlong, 9223372036854775807)
+_LONG = cython.declare(cython.longlong, -9223372036854775807)
 
-_NO_HEADERS: Any = ()
+# C variables: a module's names are looked up each time.
+_NO_HEADERS = cython.declare(object, ())
+_RECORD = cython.declare(object, Record)
 
 # The named tuple's constructor without its Python frame.
 _new_tuple: Any = tuple.__new__
@@ -80,15 +83,30 @@ class RecordReader:
         self.position = 0
         self.end = len(records)
         self.limit = self.end
+        self.base_offset = 0
+        self.last_delta = 0
+        self.base_timestamp = 0
+        self.is_append_time = False
 
-    def read_varint(self) -> cython.longlong:
+    def read_short_varint(self) -> cython.longlong:
+        """A number of one or two bytes, as most are; `_LONG`, and nothing is read, for others."""
         octet: cython.ulonglong
-        if self.position < self.limit:
+        more: cython.ulonglong
+        if self.position < self.limit - 1:
             octet = self.octets[self.position]
             if octet < 0x80:
                 self.position += 1
                 return (octet >> 1) ^ -(octet & 1)
-        return self.read_long_varint()
+            more = self.octets[self.position + 1]
+            if more < 0x80:
+                self.position += 2
+                octet = (octet & 0x7F) | (more << 7)
+                return (octet >> 1) ^ -(octet & 1)
+        return _LONG
+
+    def read_varint(self) -> cython.longlong:
+        number: cython.longlong = self.read_short_varint()
+        return self.read_long_varint() if number == _LONG else number
 
     def read_long_varint(self) -> cython.longlong:
         octet: cython.ulonglong
@@ -113,7 +131,9 @@ class RecordReader:
 
     def read_size(self) -> cython.Py_ssize_t:
         """The length of the next field; below zero for a null."""
-        size: cython.longlong = self.read_varint()
+        size: cython.longlong = self.read_short_varint()
+        if size == _LONG:
+            size = self.read_long_varint()
         if size > self.limit - self.position:
             raise CorruptBatch(
                 f"record data claims {size} bytes at byte {self.position}, "
@@ -388,7 +408,7 @@ def _make_record(
 ) -> Any:
     """`Record(topic, …)`, whose fields are written directly into the new tuple."""
     if cython.compiled:
-        kind = cython.cast(cython.p_void, Record)
+        kind = cython.cast(cython.p_void, _RECORD)
         record: object = PyType_GenericAlloc(kind, 8)  # type: ignore[name-defined]  # noqa: F821
         # Each item takes over a reference.
         Py_INCREF(topic)

@@ -104,7 +104,7 @@ def test_columns_have_what_records_have(cluster: Cluster, topic: str, codec: str
         assert consumer.lag() == dict.fromkeys(partitions_of(topic), 0)
         consumer.seek_to_beginning()
         records = read_all(consumer, RECORDS)
-        assert sorted(rows) == sorted(  # type: ignore[type-var]
+        assert sorted(rows) == sorted(
             (record.partition, record.offset, record.key, record.value) for record in records
         )
 

@@ -231,7 +231,7 @@ async def test_an_interrupt_while_records_are_read_loses_none(
     async with await consume(cluster, T0, T1, value_deserializer=interrupt) as consumer:
         with pytest.raises(_Interrupt):
             await consumer.poll(2_000)
-        found = []
+        found: list[Record] = []
         while len(found) < 2 * RECORDS:
             found += await consumer.poll(2_000)
         assert sorted(record.value for record in found) == sorted(
@@ -388,7 +388,7 @@ async def test_a_table_is_cut_after_the_batch_that_fills_it(
     cluster.logs[T0] = [batch(offset, b"v" * 1_000) for offset in range(5)]
     cluster.logs[T1] = [batch(offset, b"w" * 1_000) for offset in range(5)]
     async with await consume(cluster, T0, T1) as consumer:
-        sizes = []
+        sizes: list[int] = []
         while sum(sizes) < 10:
             table = await consumer.arrow(max_bytes=2_000)
             sizes.append(table.num_rows)
