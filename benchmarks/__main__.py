@@ -21,6 +21,7 @@ STAGES = {
     "producer": "Producer.send in a loop; with confluent-kafka and aiokafka",
     "table": "send_table; with confluent-kafka and the machine's limit",
     "java": "Producer.send with up to 10,000 partitions; with Java's ProducerPerformance",
+    "consumer": "iteration, lists, columns; with confluent-kafka, aiokafka, kafkarrow, Java's tool",
     "sending": "CPU of the sender per batch, from 10 to 10,000 partitions",
     "partitioning": "a study in virtual time: partitioners with slow, failing or throttled brokers",
     "turns": "CPU to choose a partition, from 10 to 10,000 partitions",

@@ -232,6 +232,7 @@ def render_headlines(stored: Stored, stages: Sequence[str]) -> list[str]:
 
 TABLES: Final = {
     "producer": Table("docs/measured.md", ("producer", "table", "java"), render_speed),
+    "consumer": Table("docs/measured.md", ("consumer",), render_speed),
     "kip480": Table("docs/measured.md", ("kip480",), render_settings),
     "kip794": Table("docs/measured.md", ("kip794",), render_settings),
     "cluster": Table("docs/measured.md", ("broker", "startup", "spark"), render_stages),

@@ -3,6 +3,7 @@
     KafkaError
     ├── UsageError     the caller broke a rule; never retried
     ├── CorruptData    malformed bytes: a frame, a message, a batch
+    ├── NotDeserialized    a consumer's deserializer refused a record
     ├── Unavailable    no answer in time, or the connection was lost; the request may be carried out
     ├── AuthenticationFailed    client or broker refused the other's identity; never retried
     ├── BrokerError    a broker refused the request, with one of Kafka's codes
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from typing import Any
 
 
 class ErrorCode(IntEnum):
@@ -226,6 +228,29 @@ class UsageError(KafkaError, ValueError):
 
 class CorruptData(KafkaError):
     """Malformed bytes. They close one connection or fail one batch, never the broker."""
+
+
+class NotDeserialized(KafkaError):
+    """A deserializer raised an error, which is the cause of this one (KIP-334, KIP-1036).
+
+    The consumer's position stays at the record: seek to `record.offset + 1` to go on behind it.
+
+    Attributes:
+        record: the record, with key and value as bytes.
+        part: which of them it is about, `key` or `value`.
+    """
+
+    def __init__(self, record: Any, part: str, error: BaseException) -> None:
+        self.record = record
+        self.part = part
+        self._error = error
+        super().__init__(
+            f"{record.topic}-{record.partition} at offset {record.offset}: the deserializer of its"
+            f" {part} raised {type(error).__name__}: {error}; seek past it to go on"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return NotDeserialized, (self.record, self.part, self._error)
 
 
 class Unavailable(KafkaError):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 Header: TypeAlias = tuple[str, bytes | None]
 """One record header: a name and an opaque value (KIP-82)."""
@@ -36,7 +36,8 @@ class TopicPartition(NamedTuple):
 class Record(NamedTuple):
     """One record as a consumer sees it.
 
-    Times are milliseconds since the Unix epoch, UTC; -1 where the producer gave none.
+    Times are milliseconds since the Unix epoch, UTC; -1 where the producer gave none. Key and value
+    are bytes, or what the consumer's deserializers make of them; None if null.
     """
 
     topic: str
@@ -44,9 +45,20 @@ class Record(NamedTuple):
     offset: int
     timestamp: int
     timestamp_type: TimestampType
-    key: bytes | None
-    value: bytes | None
+    key: Any
+    value: Any
     headers: Headers
+
+
+Deserializer: TypeAlias = Callable[[bytes], Any]
+"""Makes an object of a key's or value's bytes."""
+
+
+class Deserializers(NamedTuple):
+    """What a consumer makes of keys and values; None leaves them as bytes."""
+
+    key: Deserializer | None
+    value: Deserializer | None
 
 
 class RecordMetadata(NamedTuple):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from trimtab.errors import CorruptData
 from trimtab.records import Record
-from trimtab.wire import batch_cy, records_cy
+from trimtab.wire import batch_cy
 from trimtab.wire.batch_header import HEADER_BYTES
 from trimtab.wire.compression import Compression, compress, decompress
 
@@ -46,7 +46,7 @@ def building(in_form: Callable[[str], ModuleType]) -> ModuleType:
 
 @pytest.fixture(scope="session")
 def reading(in_form: Callable[[str], ModuleType]) -> ModuleType:
-    return in_form("trimtab.wire.records_cy")
+    return in_form("trimtab.wire.batch_cy")
 
 
 def build(building: ModuleType, records: list[Any], codec: int, base_offset: int = 0) -> bytearray:
@@ -161,9 +161,7 @@ def read_both_ways(reading: ModuleType, data: bytes) -> object:
 
 
 def check_both_forms(in_form: Callable[[str], ModuleType], data: bytes) -> None:
-    assert read_both_ways(in_form("trimtab.wire.records_cy"), data) == read_both_ways(
-        records_cy, data
-    )
+    assert read_both_ways(in_form("trimtab.wire.batch_cy"), data) == read_both_ways(batch_cy, data)
 
 
 @settings(max_examples=150)

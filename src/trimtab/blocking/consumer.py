@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trimtab.blocking.face import Face, at_once, like, waits
 from trimtab.client.arguments import Partition, checked_wait_ms
-from trimtab.client.consumer import AsyncConsumer
+from trimtab.client.consumer import STEP, AsyncConsumer
 from trimtab.client.fetcher.plan import Batches
+from trimtab.client.fetcher.reader import TABLE_BYTES, checked_table_bytes
 from trimtab.client.group.handover import Change, Kind
 from trimtab.client.options import gather_options
 from trimtab.client.subscriber import refuse_awaitable
@@ -36,7 +38,8 @@ class Consumer(Face[AsyncConsumer]):
         bootstrap_servers: `host:port, …` of the cluster; also as the option of that name. Or a
             dictionary of options, to which keyword arguments may add.
         options: Kafka's consumer options, dotted or in snake case, such as
-            `auto_offset_reset="earliest"`.
+            `auto_offset_reset="earliest"`. `key_deserializer` and `value_deserializer` are
+            functions that make an object of bytes; a null stays None.
 
     Raises:
         UsageError: an unknown option, or a value that is out of range.
@@ -61,6 +64,7 @@ class Consumer(Face[AsyncConsumer]):
     pause = at_once(AsyncConsumer.pause)
     resume = at_once(AsyncConsumer.resume)
     paused = at_once(AsyncConsumer.paused)
+    lag = at_once(AsyncConsumer.lag)
     problem = at_once(AsyncConsumer.problem)
     subscribe = at_once(AsyncConsumer.subscribe)
     subscription = at_once(AsyncConsumer.subscription)
@@ -76,17 +80,35 @@ class Consumer(Face[AsyncConsumer]):
     def poll(self, timeout_ms: float = 500, max_records: int | None = None) -> list[Record]:
         consumer = self._client
         limit, timeout = consumer._limit(max_records), checked_wait_ms("timeout_ms", timeout_ms)
-        return consumer._note_polled(self._next(lambda: consumer._read(limit), timeout) or [])
+        return self._next(lambda: consumer._read(limit), timeout)
+
+    @like(AsyncConsumer.arrow)
+    def arrow(
+        self,
+        max_bytes: int = TABLE_BYTES,
+        timeout_ms: float = 500,
+        columns: Iterable[str] | None = None,
+    ) -> Any:
+        consumer = self._client
+        limit, timeout = checked_table_bytes(max_bytes), checked_wait_ms("timeout_ms", timeout_ms)
+        wanted = consumer._project(columns)
+        return self._next(lambda: consumer._read_table(wanted, limit), timeout)
 
     @like(AsyncConsumer.fetch_batches)
     def fetch_batches(self, timeout_ms: float = 500) -> Batches | None:
         timeout = checked_wait_ms("timeout_ms", timeout_ms)
         return self._next(self._client._read_batches, timeout)
 
+    @like(AsyncConsumer.__aiter__)
     def __iter__(self) -> Iterator[Record]:
-        """Polls for ever: the iterator waits for new records and does not end."""
+        return chain.from_iterable(self._runs())  # in C: no Python code runs for a record
+
+    def _runs(self) -> Iterator[Iterator[Record]]:
+        """Iterators over records that follow each other in one partition."""
         while True:
-            yield from self._client._iterate(self.poll())
+            run = self._next(self._client._read_run, STEP)
+            if run is not None:
+                yield run
 
     @like(AsyncConsumer.unsubscribe)
     def unsubscribe(self) -> None:
@@ -117,16 +139,24 @@ class Consumer(Face[AsyncConsumer]):
     def _next(self, read: Callable[[], T], timeout: float) -> T:
         """What `read` returns, as soon as that is something, or after `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        while True:
-            self._settle()
-            self._submit()
-            found = read()
-            if not found and self._await_data(deadline - time.monotonic()):
+        consumer = self._client
+        consumer._begin_reading()
+        try:
+            while True:
+                self._settle()
+                self._submit()
                 found = read()
-            if self._client._taken.is_due():
-                self._refill()
-            if found or not self._client._is_woken() or time.monotonic() >= deadline:
-                return found
+                if not found and self._await_data(deadline - time.monotonic()):
+                    found = read()
+                if consumer._taken.is_due():
+                    self._refill()
+                if found or not consumer._is_woken() or time.monotonic() >= deadline:
+                    return found
+        except Exception:
+            raise
+        except BaseException:
+            consumer._start_over()
+            raise
 
     def _settle(self) -> None:
         """Carry out what the group asks for, and commit if it is time."""

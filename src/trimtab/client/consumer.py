@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from functools import partial
 from inspect import isawaitable
 from random import Random
-from typing import TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from trimtab.client.arguments import (
     Partition,
@@ -37,6 +37,7 @@ from trimtab.client.fetcher.offsets import (
     isolation_of,
 )
 from trimtab.client.fetcher.plan import Assignment, Batches, FetchOptions
+from trimtab.client.fetcher.reader import TABLE_BYTES, checked_table_bytes
 from trimtab.client.group.assignors.factory import make_assignors
 from trimtab.client.group.assignors.protocol import Assignor
 from trimtab.client.group.group import Group
@@ -55,6 +56,9 @@ from trimtab.wire.sentinels import EARLIEST, LATEST
 
 T = TypeVar("T")
 
+STEP: Final = 0.5
+"""Seconds after which an iteration that waits for records looks after the group and the commits."""
+
 
 class AsyncConsumer(Subscriber, AsyncClient):
     """Reads records, on an event loop. Use it in one task at a time.
@@ -62,7 +66,7 @@ class AsyncConsumer(Subscriber, AsyncClient):
     Records are decoded on the loop, by the task that polls.
 
     Args:
-        bootstrap_servers, options: as for `Consumer`.
+        bootstrap_servers, options: as for `Consumer`, deserializers included.
         random: for jitter; a simulation passes its own.
     """
 
@@ -73,14 +77,14 @@ class AsyncConsumer(Subscriber, AsyncClient):
         random: Random | None = None,
         **options: object,
     ) -> None:
-        checked = consumer_options(bootstrap_servers, options)
+        checked, deserializers = consumer_options(bootstrap_servers, options)
         assignors = _assignors(checked)
         session = Session(checked, random or Random())
         self._isolation = isolation_of(checked)
         self._offsets = Offsets(session)
         group = _make_group(session, assignors)
         fetcher = _make_fetcher(session, self._offsets, group)
-        Subscriber.__init__(self, session, fetcher, group)
+        Subscriber.__init__(self, session, deserializers, fetcher, group)
         AsyncClient.__init__(self, session, partial(_close, fetcher, group, session))
 
     async def poll(self, timeout_ms: float = 500, max_records: int | None = None) -> list[Record]:
@@ -101,10 +105,38 @@ class AsyncConsumer(Subscriber, AsyncClient):
                 an error that is not retriable; or the position is not in the log and
                 `auto.offset.reset` is none.
             CorruptData: a batch is damaged; the position stays before it.
+            NotDeserialized: a deserializer raised an error; the position stays at the record.
             UsageError: no partition is assigned, or one has no position to begin at.
         """
         limit, timeout = self._limit(max_records), checked_wait_ms("timeout_ms", timeout_ms)
-        return self._note_polled(await self._next(lambda: self._read(limit), timeout) or [])
+        return await self._next(lambda: self._read(limit), timeout)
+
+    async def arrow(
+        self,
+        max_bytes: int = TABLE_BYTES,
+        timeout_ms: float = 500,
+        columns: Iterable[str] | None = None,
+    ) -> Any:
+        """The next records as a `pyarrow.Table`; it costs no Python object per record.
+
+        Waits, commits and raises like `poll`; after `timeout_ms` without data the table is empty.
+        The rows of a partition are in the order of their offsets. Keys and values are bytes: the
+        deserializers are not used.
+
+        Args:
+            max_bytes: about how large the table becomes at most; one record batch may exceed it.
+            columns: names, in the table's order; only what they need is decoded. All if None: key
+                and value (binary), topic (string), partition (int32), offset (int64), timestamp
+                (milliseconds, UTC), timestamp_type (int32: 0 create time, 1 log append time),
+                headers (list of key and value; null if there are none).
+
+        Raises:
+            UsageError: also if pyarrow is not installed (`pip install 'trimtab[arrow]'`), or if a
+                column is not one of these.
+        """
+        limit, timeout = checked_table_bytes(max_bytes), checked_wait_ms("timeout_ms", timeout_ms)
+        wanted = self._project(columns)
+        return await self._next(lambda: self._read_table(wanted, limit), timeout)
 
     async def fetch_batches(self, timeout_ms: float = 500) -> Batches | None:
         """The next record batches of one partition: checked, but not decoded.
@@ -118,9 +150,14 @@ class AsyncConsumer(Subscriber, AsyncClient):
         return await self._next(self._read_batches, timeout)
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        """Polls for ever: the iterator waits for new records and does not end."""
+        """Reads for ever: waits for new records, and does not end.
+
+        The position is behind the record that came last. So after the loop was left, the next call
+        goes on there; and what is changed in the loop, such as by `seek` or `pause`, counts for the
+        next record. Raises like `poll`.
+        """
         while True:
-            for record in self._iterate(await self.poll()):
+            for record in await self._next(self._read_run, STEP) or ():
                 yield record
 
     async def unsubscribe(self) -> None:
@@ -235,16 +272,23 @@ class AsyncConsumer(Subscriber, AsyncClient):
         """What `read` returns, as soon as that is something, or after `timeout` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while True:
-            await self._settle()
-            self._submit()
-            found = read()
-            if not found and await self._await_data(deadline - loop.time()):
+        self._begin_reading()
+        try:
+            while True:
+                await self._settle()
+                self._submit()
                 found = read()
-            if self._taken.is_due():
-                self._fetcher.drained(self._taken.begun)
-            if found or not self._is_woken() or loop.time() >= deadline:
-                return found
+                if not found and await self._await_data(deadline - loop.time()):
+                    found = read()
+                if self._taken.is_due():
+                    self._fetcher.drained(self._taken.begun)
+                if found or not self._is_woken() or loop.time() >= deadline:
+                    return found
+        except (Exception, asyncio.CancelledError):  # which come where nothing is half done
+            raise
+        except BaseException:
+            self._start_over()
+            raise
 
     async def _settle(self) -> None:
         """Carry out what the group asks for, and commit if it is time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from inspect import iscoroutinefunction
 from typing import cast
 
 from trimtab.client.network.bootstrap import checked_servers
@@ -22,6 +23,7 @@ from trimtab.config import (
     Range,
 )
 from trimtab.errors import UsageError
+from trimtab.records import Deserializer, Deserializers
 
 PRODUCER = OptionTable(
     "producer",
@@ -476,14 +478,45 @@ def producer_options(
 
 def consumer_options(
     bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None,
-    named: Mapping[str, object],
-) -> Options:
-    """The checked options of a consumer.
+    given: Mapping[str, object],
+) -> tuple[Options, Deserializers | None]:
+    """The checked options of a consumer, and its deserializers, if any are given.
+
+    Args:
+        bootstrap_servers, given: as for `gather_options`.
 
     Raises:
-        UsageError: as for `Options`, or options of its group that contradict each other.
+        UsageError: as for `Options`, or options of its group that contradict each other, or a
+            deserializer that cannot be called.
     """
-    options = client_options(CONSUMER, bootstrap_servers, named)
+    named = gather_options("consumer", bootstrap_servers, given)
+    key, value = (_take_deserializer(named, part) for part in ("key", "value"))
+    options = _consumer_group_options(Options(CONSUMER, named))
+    return options, Deserializers(key, value) if key or value else None
+
+
+def _take_deserializer(named: dict[str, object], part: str) -> Deserializer | None:
+    """Take the deserializer out of the options; names of Java's classes are left in."""
+    found: Deserializer | None = None
+    for name in (f"{part}.deserializer", f"{part}_deserializer"):
+        given = named.get(name)
+        if given is None or not isinstance(given, str):
+            named.pop(name, None)
+        if given is None or isinstance(given, str):
+            continue
+        if not callable(given) or iscoroutinefunction(given):
+            what = "a coroutine function" if callable(given) else f"of type {type(given).__name__}"
+            raise UsageError(
+                f"{name}={given!r}: is {what}; give a function from bytes to an object, such as"
+                " json.loads"
+            )
+        if found is not None:
+            raise UsageError(f"consumer option {name} is given twice: keep one of its spellings")
+        found = given
+    return found
+
+
+def _consumer_group_options(options: Options) -> Options:
     if options["group.id"] is None:
         for name in ("group.instance.id", "group.remote.assignor"):
             if name in options.given:

@@ -9,20 +9,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from operator import length_hint
 from typing import NamedTuple, TypeAlias
 
-from trimtab.client.arguments import Partition, checked_callable
+from trimtab.client.arguments import Partition, checked_callable, checked_partitions
 from trimtab.client.fetcher.fetcher import Fetcher
 from trimtab.client.fetcher.plan import COMMITTED
 from trimtab.client.fetcher.reader import Reader
+from trimtab.client.fetcher.taken import Taken
 from trimtab.client.group.group import Group
 from trimtab.client.group.handover import Change, Kind
 from trimtab.client.group.subscription import Topics, checked_topics
 from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.network.session import Session
 from trimtab.errors import UsageError
-from trimtab.records import Record, TopicPartition
+from trimtab.records import Deserializers, TopicPartition
 from trimtab.wire.sentinels import NO_EPOCH
 
 OnChange: TypeAlias = Callable[[list[TopicPartition]], object]
@@ -42,8 +42,14 @@ class Subscriber(Reader):
         group: None without `group.id`.
     """
 
-    def __init__(self, session: Session, fetcher: Fetcher, group: Group | None) -> None:
-        super().__init__(session)
+    def __init__(
+        self,
+        session: Session,
+        deserializers: Deserializers | None,
+        fetcher: Fetcher,
+        group: Group | None,
+    ) -> None:
+        super().__init__(session, deserializers)
         self._fetcher = fetcher
         self._group = group
         self._commits_by_itself = group is not None and session.options.flag("enable.auto.commit")
@@ -53,10 +59,6 @@ class Subscriber(Reader):
         self._has_subscribed = False
         self._callbacks = _Callbacks(None, None, None)
         self._is_calling_back = False
-        self._polled: list[Record] = []
-        """The records of the last poll."""
-        self._iterated: Iterator[Record] | None = None
-        """Over them, while the application iterates over the consumer."""
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         if self._subscription is not None:
@@ -125,6 +127,51 @@ class Subscriber(Reader):
             return None
         self._has_subscribed = False
         return self._subscription
+
+    def lag(
+        self, partitions: Iterable[Partition] | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """How many offsets lie between each position and the end of what the consumer may read.
+
+        Asks no broker: the ends are those of the last fetch responses, which prefetching keeps
+        recent. None where there was no response since the partition was assigned, or sought;
+        `end_offsets` asks the brokers. With `isolation.level=read_committed` the end is
+        the first offset of the first open transaction.
+
+        Args:
+            partitions: all that are assigned if None.
+        """
+        wanted = self._assignments if partitions is None else checked_partitions(partitions)
+        found: dict[TopicPartition, int | None] = {}
+        for partition in [self._assigned(each) for each in wanted]:
+            epoch = self._assignments[partition].epoch
+            position = self._known_position(partition)
+            if position is None:
+                position = self._fetcher.origin(partition, epoch)
+            end = self._fetcher.log_end(partition, epoch)
+            is_known = position >= 0 and end >= 0
+            found[partition] = max(end - position, 0) if is_known else None
+        return found
+
+    def _start_over(self) -> None:
+        """After Ctrl-C at whatever line of a call that reads: fetch once more what the application
+        has not got, and tell the group and the fetcher everything again."""
+        for partition, assignment in self._assignments.items():
+            position = self._before.get(partition, self._known_position(partition))
+            if position is None:
+                position = self._fetcher.origin(partition, assignment.epoch)
+            again = self._new_assignment(assignment.start if position < 0 else position)
+            leader_epoch = assignment.leader_epoch
+            if again.start != assignment.start:
+                leader_epoch = self._leader_epoch(partition, position)
+            self._assignments[partition] = assignment._replace(
+                epoch=again.epoch, start=again.start, leader_epoch=leader_epoch
+            )
+        self._positions, self._before, self._run = {}, {}, None
+        self._pending.clear()
+        self._taken = Taken()
+        self._has_changed = True
+        self._has_subscribed = self._subscription is not None
 
     # changes of the assignment
 
@@ -196,21 +243,12 @@ class Subscriber(Reader):
         self._group.is_commit_due = False
         return self._processed()
 
-    def _note_polled(self, records: list[Record]) -> list[Record]:
-        self._polled, self._iterated = records, None
-        return records
-
-    def _iterate(self, records: list[Record]) -> Iterator[Record]:
-        """Over the records of a poll. Those that are left over count as not processed."""
-        self._iterated = iter(records)
-        return self._iterated
-
     def _processed(self, has_failed: bool = False) -> dict[TopicPartition, OffsetAndMetadata]:
         """The next offset of each partition that the application has not processed.
 
         Args:
             has_failed: whether the application ends with an error: then the record at which it is
-                in an iteration, or all records of the last poll, count as not processed.
+                in an iteration, or all records of the last call, count as not processed.
         """
         positions: dict[TopicPartition, int] = {}
         for partition, assignment in self._assignments.items():
@@ -219,14 +257,10 @@ class Subscriber(Reader):
                 position = self._fetcher.origin(partition, assignment.epoch)
             if position >= 0:
                 positions[partition] = position
-        if self._iterated is not None:
-            left = length_hint(self._iterated) + has_failed
-        else:
-            left = len(self._polled) if has_failed else 0
-        for record in reversed(self._polled[max(len(self._polled) - left, 0) :]):
-            partition = TopicPartition(record.topic, record.partition)
-            if partition in positions:
-                positions[partition] = record.offset
+        if has_failed:
+            for partition, offset in self._unprocessed().items():
+                if partition in positions:
+                    positions[partition] = offset
         return {
             partition: OffsetAndMetadata(at, leader_epoch=self._leader_epoch(partition, at))
             for partition, at in positions.items()

@@ -37,12 +37,13 @@ from trimtab.wire.batch_header import (
     stamp_crc,
     verify,
 )
+from trimtab.wire.columns_cy import ColumnScanner
 from trimtab.wire.compression import compress
 from trimtab.wire.records_cy import (
     OPENED_LIMIT,
     RECORDS_LIMIT,
-    ColumnScanner,
     read_records,
+    read_some_records,
     scan_records,
 )
 from trimtab.wire.rows_cy import HeadersColumn, Rows
@@ -70,6 +71,7 @@ __all__ = [
     "read_header",
     "read_headers",
     "read_records",
+    "read_some_records",
     "record_size",
     "reset_producer",
     "restamp",

@@ -48,11 +48,11 @@ class Columns(NamedTuple):
     rows: int
     key: BinaryColumn | None
     value: BinaryColumn | None
-    offset: bytearray
+    offset: bytearray | None
     """int64"""
-    timestamp: bytearray
-    """int64, microseconds since the Unix epoch; see `far_timestamp`"""
-    timestamp_type: bytearray
+    timestamp: bytearray | None
+    """int64, micro- or milliseconds since the Unix epoch; see `far_timestamp`"""
+    timestamp_type: bytearray | None
     """int32: 0 create time, 1 log append time"""
     headers: HeadersColumn | None
     batch_base_offset: bytearray | None

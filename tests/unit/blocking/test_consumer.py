@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.unit.interrupts import interrupt_at
 from trimtab.blocking.admin import Admin
 from trimtab.blocking.consumer import Consumer
 from trimtab.blocking.producer import Producer
@@ -87,6 +88,64 @@ def test_every_record_once_and_in_order(cluster: Cluster, topic: str, codec: str
             ]
             assert consumer.position(partition) == len(numbers)
         assert consumer.poll(0) == []
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_columns_have_what_records_have(cluster: Cluster, topic: str, codec: str) -> None:
+    produce(cluster, topic, compression_type=codec)
+    with Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign(partitions_of(topic))
+        names = ("partition", "offset", "key", "value")
+        rows: list[tuple[object, ...]] = []
+        while len(rows) < RECORDS:
+            table = consumer.arrow(max_bytes=20_000, timeout_ms=10_000, columns=names)
+            assert table.num_rows
+            rows += [tuple(row.values()) for row in table.to_pylist()]
+        assert consumer.lag() == dict.fromkeys(partitions_of(topic), 0)
+        consumer.seek_to_beginning()
+        records = read_all(consumer, RECORDS)
+        assert sorted(rows) == sorted(
+            (record.partition, record.offset, record.key, record.value) for record in records
+        )
+
+
+READS: list[Callable[[Consumer], list[int]]] = [
+    lambda consumer: [record.offset for record in consumer.poll(10_000, max_records=7)],
+    lambda consumer: [next(iter(consumer)).offset],
+    lambda consumer: consumer.arrow(1, 10_000, ["offset"]).column("offset").to_pylist(),
+]
+
+
+@pytest.mark.parametrize("read", READS, ids=["poll", "iteration", "columns"])
+def test_ctrl_c_in_a_call_that_reads_loses_no_record(
+    cluster: Cluster, topic: str, read: Callable[[Consumer], list[int]]
+) -> None:
+    """At each line of the call: what it would have returned, the next call returns."""
+    produce(cluster, topic, batch_size=500)
+    partition = partitions_of(topic)[0]
+    limits: dict[str, object] = {"max_partition_fetch_bytes": 2_000}
+    places: list[str | None] = []
+    with Consumer(cluster.bootstrap_servers, **limits) as consumer:
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
+        position = 0
+        while not places or places[-1] is not None:
+            places.append(
+                interrupt_at(
+                    len(places) + 1,
+                    lambda: read(consumer),
+                    lambda code: code.co_filename.endswith(("/consumer.py", "fetcher/reader.py")),
+                )
+            )
+            if places[-1] is None:
+                break
+            offsets = read(consumer)
+            assert offsets == list(range(position, position + len(offsets))), places[-1]
+            position += len(offsets)
+            if position > RECORDS // PARTITIONS - 50:
+                position = 0
+                consumer.seek(partition, 0)
+    assert len(places) > 20
 
 
 def test_small_fetches_share_the_room(cluster: Cluster, topic: str) -> None:

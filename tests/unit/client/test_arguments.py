@@ -206,6 +206,8 @@ CALLS: dict[type, dict[str, dict[str, Any]]] = {
         "list_batch_sizes": {"wanted": {("t", 0): (0, 1, 1)}},
         "poll": {"timeout_ms": 0, "max_records": 1},
         "fetch_batches": {"timeout_ms": 0},
+        "arrow": {"max_bytes": 1, "timeout_ms": 0, "columns": ["value"]},
+        "lag": {"partitions": [("t", 0)]},
         "position": {"partition": ("t", 0)},
         "beginning_offsets": {"partitions": [("t", 0)]},
         "end_offsets": {"partitions": [("t", 0)]},

@@ -35,7 +35,7 @@ def batch(in_form: Callable[[str], ModuleType]) -> ModuleType:
 
 @pytest.fixture(scope="session")
 def reading(in_form: Callable[[str], ModuleType]) -> ModuleType:
-    return in_form("trimtab.wire.records_cy")
+    return in_form("trimtab.wire.batch_cy")
 
 
 def build(batch: ModuleType, records: Any = RECORDS, codec: int = 0, **identity: Any) -> bytearray:
@@ -758,7 +758,7 @@ def test_times_too_far_for_microseconds_become_the_farthest(
 def test_a_scanner_beyond_its_bounds_is_refused(
     reading: ModuleType, arguments: dict[str, int]
 ) -> None:
-    with pytest.raises(UsageError, match="both must be from 1 to 268435456"):
+    with pytest.raises(UsageError, match="must be from 1 to 268435456"):
         reading.ColumnScanner(**arguments)
 
 

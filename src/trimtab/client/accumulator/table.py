@@ -22,6 +22,7 @@ from trimtab.client.accumulator.memory_wait import MemoryWait
 from trimtab.client.arguments import checked_callable, checked_seconds, refuse_copying
 from trimtab.errors import KafkaError, UsageError
 from trimtab.records import NO_OFFSET, Record, TopicPartition
+from trimtab.system.optional import import_pyarrow
 from trimtab.wire.rows_cy import NO_TIME, BytesColumn, HeadersColumn, Rows
 
 logger = logging.getLogger("trimtab.client")
@@ -327,7 +328,7 @@ def append_table(
         UsageError: the table cannot be sent as it is; says which column and what to do. What came
             before the faulty batch is on its way.
     """
-    arrow = _import_pyarrow()
+    arrow = import_pyarrow("send_table")
     given = {
         "value": value,
         "key": key,
@@ -356,17 +357,6 @@ def append_table(
         )
         raise
     return sent
-
-
-def _import_pyarrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.compute
-    except ImportError as error:
-        raise UsageError(
-            "send_table needs pyarrow, which is not installed: pip install pyarrow"
-        ) from error
-    return pyarrow
 
 
 def _read_batches(arrow: Any, data: Any, columns: Mapping[str, Column]) -> Iterator[Any]:

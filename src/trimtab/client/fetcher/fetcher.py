@@ -136,6 +136,10 @@ class Fetcher:
         it is not known."""
         return self._plan.origin_epoch(partition, epoch, offset)
 
+    def log_end(self, partition: TopicPartition, epoch: int) -> int:
+        """The end of what may be read, by the last response of this epoch; -1 without one."""
+        return self._plan.log_end(partition, epoch)
+
     async def locate(self, partition: TopicPartition, timeout: float) -> int:
         """The first offset of a partition's epoch; waits until it is looked up.
 

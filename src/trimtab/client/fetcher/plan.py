@@ -179,6 +179,8 @@ class _PartitionState:
     valid_in: int = NO_EPOCH
     """The leader epoch in which the log was found to have that record."""
     is_validating: bool = False
+    log_end: int = NO_OFFSET
+    """The end of what may be read, by the last response."""
     is_ready: bool = False
     """Whether there is a result that the reader has not begun with."""
     unread: int = 0
@@ -426,6 +428,11 @@ class FetchPlan:
             return NO_EPOCH
         return state.origin_epoch
 
+    def log_end(self, partition: TopicPartition, epoch: int) -> int:
+        """The end of what may be read of a partition; -1 until a response of this epoch tells."""
+        state = self._states.get(partition)
+        return NO_OFFSET if state is None or state.epoch != epoch else state.log_end
+
     def is_current(self, fetched: Fetched) -> bool:
         """Whether the partition is still assigned, under the same epoch."""
         state = self._states.get(fetched.partition)
@@ -494,6 +501,8 @@ class FetchPlan:
         if state is None:
             return
         state.failures = 0
+        is_committed = self._options.isolation is Isolation.READ_COMMITTED
+        state.log_end = data.last_stable_offset if is_committed else data.high_watermark
         if data.preferred_read_replica >= 0:
             state.replica = data.preferred_read_replica
             state.replica_until = now + self._options.replica_max_age

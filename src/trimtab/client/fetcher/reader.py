@@ -8,7 +8,9 @@ the thread that reads them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from operator import length_hint
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trimtab.client.arguments import (
     MAX_INT64,
@@ -22,15 +24,26 @@ from trimtab.client.fetcher.plan import NO_END, Assignment, Batches, Fetched
 from trimtab.client.fetcher.taken import Taken
 from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.client.network.session import Session
-from trimtab.errors import CorruptData, KafkaError, UsageError
-from trimtab.records import Record, TopicPartition
-from trimtab.wire.batch_cy import read_records
+from trimtab.errors import CorruptData, KafkaError, NotDeserialized, UsageError
+from trimtab.records import Deserializers, Record, TopicPartition
+from trimtab.system.optional import import_pyarrow
+from trimtab.wire.batch_cy import read_some_records
 from trimtab.wire.batch_header import read_header
 from trimtab.wire.sentinels import EARLIEST, LATEST, NO_EPOCH
 
+if TYPE_CHECKING:
+    from trimtab.client.fetcher.arrow import Projection
+
+TABLE_BYTES: Final = 16 * 1024 * 1024
+"""About how large a table becomes by default."""
+
+
+def checked_table_bytes(value: object) -> int:
+    return checked_integer("max_bytes", value, 1)
+
 
 class _Chunk:
-    """The batches of one partition in one fetch response, decoded one by one as they are read."""
+    """The batches of one partition in one fetch response, decoded as they are read."""
 
     def __init__(self, fetched: Fetched, batches: Batches) -> None:
         self.fetched = fetched
@@ -39,7 +52,6 @@ class _Chunk:
         self.position = batches.start
         """The offset of the next record to return."""
         self._batches = batches
-        self._batch = 0
         self._next_batch = 0
         self._records: list[Record] = []
         self._index = 0
@@ -48,8 +60,13 @@ class _Chunk:
     def is_exhausted(self) -> bool:
         return self.position >= self._batches.next_offset
 
-    def take(self, limit: int) -> list[Record]:
-        """The next records, at most `limit`; fewer means that the chunk is exhausted."""
+    def take(self, limit: int, deserializers: Deserializers | None) -> list[Record]:
+        """The next records, at most `limit`; fewer mean that the chunk is exhausted, or that the
+        next record cannot be read.
+
+        Raises:
+            CorruptData, NotDeserialized: the first record cannot be read. The position stays there.
+        """
         taken: list[Record] = []
         while True:
             part = self._records[self._index : self._index + limit - len(taken)]
@@ -58,32 +75,89 @@ class _Chunk:
             if self._index < len(self._records):
                 self.position = self._records[self._index].offset
                 return taken
+            if taken:
+                self.position = taken[-1].offset + 1
             if self._next_batch >= len(self._batches.data):
                 self.position = self._batches.next_offset
                 return taken
             if len(taken) == limit:
-                if part:
-                    self.position = part[-1].offset + 1
                 return taken
-            self._decode_batch()
+            try:
+                self._decode(limit - len(taken), deserializers)
+            except (CorruptData, NotDeserialized):
+                if not taken:
+                    raise
+                return taken
 
-    def rest(self) -> Batches:
-        """The batches from `position` on."""
-        begin = self._batch if self._index < len(self._records) else self._next_batch
-        return self._batches._replace(start=self.position, data=self._batches.data[begin:])
-
-    def _decode_batch(self) -> None:
-        data, begin = self._batches.data, self._next_batch
+    def take_columns(self, projection: Projection, max_bytes: int) -> tuple[Any, int]:
+        """The next records as an Arrow batch, None if there are none; and about their bytes."""
+        batches = self._batches
         try:
-            end = begin + read_header(data, begin).size
-            self._records = read_records(
-                *self.partition, data[begin:end], self.position, check_crcs=False
+            rows, position, size = projection.scan(
+                self.partition, batches.data, self.position, batches.next_offset, max_bytes
             )
         except CorruptData as error:
-            raise CorruptData(
-                f"{self.partition} at offset {self.position}: {error}; seek past it to go on"
-            ) from error
-        self._batch, self._next_batch, self._index = begin, end, 0
+            raise self._explained(error) from error
+        self._go_to(position)
+        return rows, size
+
+    def put_back(self, records: list[Record]) -> None:
+        """Return these records, which were the last to be taken, once more."""
+        self._records = records + self._records[self._index :]
+        self._index = 0
+        self.position = records[0].offset
+
+    def take_batches(self) -> Batches:
+        """All batches from `position` on."""
+        data, begin = self._batches.data, 0
+        while begin < len(data):
+            header = read_header(data, begin)
+            if header.next_offset > self.position:
+                break
+            begin += header.size
+        rest = self._batches._replace(start=self.position, data=data[begin:])
+        self._go_to(rest.next_offset)
+        return rest
+
+    def _go_to(self, position: int) -> None:
+        self.position = position
+        self._records, self._index, self._next_batch = [], 0, 0
+
+    def _decode(self, enough: int, deserializers: Deserializers | None) -> None:
+        """Decode batches until there are `enough` records or the chunk ends."""
+        try:
+            self._records, self._next_batch = read_some_records(
+                *self.partition,
+                self._batches.data,
+                self._next_batch,
+                self.position,
+                enough,
+                deserializers,
+            )
+        except CorruptData as error:
+            raise self._explained(error) from error
+        except NotDeserialized as error:
+            self.position = error.record.offset
+            raise
+        self._index = 0
+
+    def _explained(self, error: CorruptData) -> CorruptData:
+        return CorruptData(
+            f"{self.partition} at offset {self.position}: {error}; seek past it to go on"
+        )
+
+
+class _Run(NamedTuple):
+    """Records of one chunk that the application iterates over."""
+
+    chunk: _Chunk
+    records: list[Record]
+    iterator: Iterator[Record]
+
+    @property
+    def left(self) -> int:
+        """How many records the application has not reached."""
+        return length_hint(self.iterator)
 
 
 class Reader:
@@ -91,11 +165,15 @@ class Reader:
 
     Nothing here waits. One thread uses it at a time; its fetcher, on the event loop, gets the
     assignments and hands over what it has fetched.
+
+    Args:
+        deserializers: None if keys and values stay bytes.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, deserializers: Deserializers | None) -> None:
         options = session.options
         self._session = session
+        self._deserializers = deserializers
         self._reset = RESETS[options.text("auto.offset.reset")]
         self._max_poll_records = options.integer("max.poll.records")
         self._assignments: dict[TopicPartition, Assignment] = {}
@@ -107,6 +185,11 @@ class Reader:
         self._begin = _NO_POSITION if self._reset is None else self._reset
         """Where a partition begins to which nobody has sought."""
         self._may_be_empty = False
+        self._before: dict[TopicPartition, int] = {}
+        """Where partitions stood before the last call that read from them."""
+        self._run: _Run | None = None
+        """What the application iterates over now."""
+        self._projection: Projection | None = None
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Read exactly these partitions from now on; an empty list stops reading.
@@ -117,6 +200,7 @@ class Reader:
         self._replace(checked_partitions(partitions))
 
     def _replace(self, wanted: Iterable[TopicPartition]) -> None:
+        self._leave_loop()
         kept = {partition: self._assignments.get(partition) for partition in wanted}
         self._positions = {p: at for p, at in self._positions.items() if p in kept}
         self._assignments = {}
@@ -178,15 +262,18 @@ class Reader:
         end: int = NO_END,
         leader_epoch: int = NO_EPOCH,
     ) -> None:
+        self._leave_loop()
         for partition in [self._assigned(partition) for partition in partitions]:
             is_paused = self._assignments[partition].is_paused
             self._assignments[partition] = self._new_assignment(start)._replace(
                 is_paused=is_paused, end=end, leader_epoch=leader_epoch
             )
             self._positions.pop(partition, None)
+            self._before.pop(partition, None)
         self._has_changed = True
 
     def _set_paused(self, partitions: Iterable[Partition], is_paused: bool) -> None:
+        self._leave_loop()
         for partition in [self._assigned(partition) for partition in partitions]:
             self._assignments[partition] = self._assignments[partition]._replace(
                 is_paused=is_paused
@@ -220,6 +307,9 @@ class Reader:
         return dict(self._assignments)
 
     def _known_position(self, partition: TopicPartition) -> int | None:
+        run = self._run
+        if run is not None and run.chunk.partition == partition and (left := run.left):
+            return run.records[-left].offset
         position = self._positions.get(partition)
         if position is None and self._assignments[partition].start >= 0:
             return self._assignments[partition].start
@@ -244,45 +334,137 @@ class Reader:
         assignment = self._assignments.get(piece.partition)
         return assignment is not None and assignment.epoch == piece.epoch
 
-    def _read(self, limit: int) -> list[Record]:
-        records: list[Record] = []
-        while len(records) < limit:
-            chunk = self._next_chunk(raises=not records)
-            if chunk is None:
-                break
-            taken = chunk.take(limit - len(records))
-            records = records + taken if records else taken
-            self._positions[chunk.partition] = chunk.position
+    def _begin_reading(self) -> None:
+        """The application reads on: it has processed what it read before."""
+        self._before = {}
+        self._end_run()
+
+    def _leave_loop(self) -> None:
+        """The application changes what is read next, perhaps in a loop over the consumer."""
+        self._before = self._unprocessed()
+        self._end_run()
+
+    def _unprocessed(self) -> dict[TopicPartition, int]:
+        """The first record of each partition that the application is processing now: the present
+        one of an iteration, or all that the last call returned."""
+        run = self._run
+        if run is None:
+            return self._before
+        present = len(run.records) - run.left - 1
+        return {run.chunk.partition: run.records[present].offset} if present >= 0 else {}
+
+    def _end_run(self) -> None:
+        """End the iteration over a run; the records that it has not reached are read again.
+
+        Ctrl-C may come between any two lines: then the next call does what is left to do.
+        """
+        run = self._run
+        if run is None:
+            return
+        chunk, left = run.chunk, run.left
+        if left and self._is_assigned(chunk):
+            rest = run.records[-left:]
             if chunk.is_exhausted:
-                self._pending.remove(chunk)
+                self._pending.appendleft(chunk)
+            if chunk.position > rest[0].offset:
+                chunk.put_back(rest)
+            self._positions[chunk.partition] = chunk.position
+        self._run = None
+        if left:
+            del run.records[-left:]  # so that the iterator ends
+
+    def _read(self, limit: int) -> list[Record]:
+        """The next records, at most `limit`."""
+        records: list[Record] = []
+
+        def take(chunk: _Chunk, left: int) -> int:
+            taken = chunk.take(left, self._deserializers)
+            records.extend(taken)
+            return len(taken)
+
+        self._read_chunks(take, limit)
         return records
 
+    def _read_run(self) -> Iterator[Record] | None:
+        """The next records of one partition, to iterate over; None if there are none."""
+
+        def take(chunk: _Chunk, left: int) -> int:
+            records = chunk.take(self._max_poll_records, self._deserializers)
+            if records:
+                self._run = _Run(chunk, records, iter(records))
+            return len(records)
+
+        self._read_chunks(take, 1)
+        self._before = {}  # what the application is processing, the run knows
+        return None if self._run is None else self._run.iterator
+
+    def _read_table(self, projection: Projection, max_bytes: int) -> Any:
+        """The next records as an Arrow table of about `max_bytes`; it may be empty."""
+        parts: list[Any] = []
+
+        def take(chunk: _Chunk, left: int) -> int:
+            rows, size = chunk.take_columns(projection, left)
+            if rows is not None:
+                parts.append(rows)
+            return size
+
+        self._read_chunks(take, max_bytes)
+        return projection.table(parts)
+
     def _read_batches(self) -> Batches | None:
-        chunk = self._next_chunk(raises=True)
-        if chunk is None:
-            return None
-        self._pending.remove(chunk)
-        rest = chunk.rest()
-        self._positions[chunk.partition] = rest.next_offset
-        return rest
+        found: list[Batches] = []
+
+        def take(chunk: _Chunk, left: int) -> int:
+            found.append(chunk.take_batches())
+            return 1
+
+        self._read_chunks(take, 1)
+        return found[0] if found else None
+
+    def _read_chunks(self, take: Callable[[_Chunk, int], int], wanted: int) -> None:
+        """Read from one chunk after the other until there is enough, and move the positions on.
+
+        An error behind what was read is left for the next call.
+
+        Args:
+            take: reads from a chunk what is still wanted, and returns how much it got.
+        """
+        left = wanted
+        try:
+            while left > 0:
+                chunk = self._next_chunk(raises=left == wanted)
+                if chunk is None:
+                    return
+                self._before.setdefault(chunk.partition, chunk.position)
+                try:
+                    left -= take(chunk, left)
+                finally:
+                    self._positions[chunk.partition] = chunk.position
+                    if chunk.is_exhausted:
+                        self._pending.remove(chunk)
+        except KafkaError:
+            if left == wanted:
+                raise
 
     def _next_chunk(self, raises: bool) -> _Chunk | None:
         """The first pending chunk that is assigned and not paused.
 
         If an error is queued before it: raises that error once, or returns None unless `raises`.
         """
-        for piece in list(self._pending):
+        index = 0
+        while index < len(self._pending):
+            piece = self._pending[index]
             if not self._is_assigned(piece):
                 self._taken.begin(piece.fetched if isinstance(piece, _Chunk) else piece)
-                self._pending.remove(piece)
+                del self._pending[index]
             elif self._assignments[piece.partition].is_paused:
-                continue
+                index += 1
             elif isinstance(piece, _Chunk):
                 self._taken.begin(piece.fetched)
                 return piece
             elif raises:
                 self._taken.begin(piece)  # first: Ctrl-C between the two must not lose it
-                self._pending.remove(piece)
+                del self._pending[index]
                 assert isinstance(piece.result, KafkaError)
                 raise piece.result
             else:
@@ -293,6 +475,16 @@ class Reader:
         if max_records is None:
             return self._max_poll_records
         return checked_integer("max_records", max_records, 1)
+
+    def _project(self, columns: Iterable[str] | None) -> Projection:
+        """The last projection, if it has the same columns: it keeps buffers of a fitting size."""
+        import_pyarrow("arrow()")
+        from trimtab.client.fetcher.arrow import Projection, checked_columns
+
+        names = checked_columns(columns)
+        if self._projection is None or self._projection.columns != names:
+            self._projection = Projection(names)
+        return self._projection
 
 
 _NO_POSITION = -4

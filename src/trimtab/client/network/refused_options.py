@@ -5,6 +5,7 @@ from __future__ import annotations
 _JAVA_TLS = "Python's TLS is OpenSSL, which needs no such choice; leave it out"
 _PEM_HAS_NO_PASSWORD = "PEM stores have no password of their own; only a key has: ssl.key.password"
 _BYTES_ONLY = "keys and values are bytes here; convert them where you call"
+_DESERIALIZER = "a consumer takes a function from bytes to an object, such as json.loads"
 
 REFUSED = {
     "auto.include.jmx.reporter": "there is no JMX; a producer has metrics()",
@@ -42,8 +43,8 @@ REFUSED = {
     "ssl.truststore.password": _PEM_HAS_NO_PASSWORD,
     "key.serializer": _BYTES_ONLY,
     "value.serializer": _BYTES_ONLY,
-    "key.deserializer": _BYTES_ONLY,
-    "value.deserializer": _BYTES_ONLY,
+    "key.deserializer": _DESERIALIZER,
+    "value.deserializer": _DESERIALIZER,
 }
 """Kafka's options that no client takes, and what to do instead; a name that ends in a dot stands
 for all that begin with it."""

@@ -193,6 +193,68 @@ def test_after_an_error_the_records_of_the_last_poll_are_read_again(lab: Lab) ->
     lab.run(scenario, config=QUICK)
 
 
+def test_an_iteration_that_is_left_and_taken_up_again_commits_what_it_has_reached(
+    lab: Lab,
+) -> None:
+    async def scenario() -> None:
+        await fill(lab, 1)
+        async with consumer(lab) as first:
+            first.subscribe(["t"])
+            for last in (2, 5):
+                async for record in first:
+                    if record.offset == last:
+                        break
+                await first.commit()
+                committed = await first.committed([("t", 0)])
+                assert [c and c.offset for c in committed.values()] == [last + 1]
+        async with consumer(lab) as second:
+            second.subscribe(["t"])
+            assert await read(second, 4) == [6, 7, 8, 9]
+
+    lab.run(scenario, config=QUICK)
+
+
+@both
+def test_exactly_what_tables_held_is_committed(lab: Lab, protocol: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        await fill(lab, 2)
+        async with consumer(lab, **protocol, auto_commit_interval_ms=0) as first:
+            first.subscribe(["t"])
+            ends: dict[TopicPartition, int] = {}
+            while not ends:
+                table = await first.arrow(1, 10_000)
+                for row in table.select(["partition", "offset"]).to_pylist():
+                    ends[TopicPartition("t", row["partition"])] = row["offset"] + 1
+            await first.arrow(1, 10_000)  # commits the first table
+            await asyncio.sleep(1)
+            committed = await first.committed(list(ends))
+            assert {p: c and c.offset for p, c in committed.items()} == ends
+            assert {await first.position(each) for each in partitions(0, 1)} == {10}
+
+    lab.run(scenario, config=QUICK)
+
+
+def test_after_an_error_the_last_table_is_read_again(lab: Lab) -> None:
+    async def scenario() -> None:
+        await fill(lab, 1)
+
+        async def fail() -> None:
+            async with consumer(lab) as first:
+                first.subscribe(["t"])
+                assert await read(first, 10) == list(range(10))
+                await lab.append("t", b"10", b"11")
+                assert (await first.arrow(timeout_ms=10_000)).num_rows == 2
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        async with consumer(lab) as second:
+            second.subscribe(["t"])
+            assert await read(second, 2) == [10, 11]
+
+    lab.run(scenario, config=QUICK)
+
+
 def test_commit_says_what_was_processed(lab: Lab) -> None:
     async def scenario() -> None:
         await fill(lab, 2)

@@ -23,7 +23,8 @@ ZERO = TopicPartition("topic", 0)
 
 def first_value(request: ProduceRequest) -> bytes | None:
     records: Any = request.topic_data[0].partition_data[0].records
-    return next(iter(read_records("topic", 0, records, 0))).value
+    first: bytes | None = read_records("topic", 0, records, 0)[0].value
+    return first
 
 
 async def send(producer: AsyncProducer, number: int) -> Any:

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from trimtab.client.fetcher import arrow
 from trimtab.client.partitioner.murmur2_cy import murmur2
 from trimtab.errors import CorruptData
 from trimtab.records import Headers
@@ -108,7 +109,7 @@ def test_only_the_range_is_kept_and_gaps_are_passed_over() -> None:
 
 def test_batches_are_cut_at_a_few_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "FULL_BYTES", 1000)
-    monkeypatch.setattr(columns, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(arrow, "SMALL_BYTES", 0)
     # One buffer that fills three Arrow batches, then one that goes into the last of them.
     one = b"".join(bytes(make_batch(offset, [b"v" * 600])) for offset in range(5))
     batches = scan([memoryview(one), make_batch(5, [b"w"])], OffsetRange("t", 0, 0, 6))
@@ -125,7 +126,7 @@ def test_batches_are_cut_at_a_few_megabytes(monkeypatch: pytest.MonkeyPatch) -> 
 def test_small_batches_of_several_partitions_are_joined(
     monkeypatch: pytest.MonkeyPatch, small: int, joined: list[int]
 ) -> None:
-    monkeypatch.setattr(columns, "_SMALL_BYTES", small)
+    monkeypatch.setattr(arrow, "SMALL_BYTES", small)
     buffers = [
         (OffsetRange("t", 0, 0, 9), make_batch(0, [b"a", b"b"])),
         (OffsetRange("t", 0, 2, 9), make_batch(2, [b"c"])),

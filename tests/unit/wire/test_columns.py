@@ -1,0 +1,78 @@
+"""Which columns a scanner makes, and how it stops. `test_batch.py` has their bytes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+from trimtab.errors import CorruptData, UsageError
+
+
+@pytest.fixture(scope="session")
+def batch(in_form: Callable[[str], ModuleType]) -> ModuleType:
+    return in_form("trimtab.wire.batch_cy")
+
+
+@pytest.fixture(scope="session")
+def reading(in_form: Callable[[str], ModuleType]) -> ModuleType:
+    return in_form("trimtab.wire.columns_cy")
+
+
+def build(batch: ModuleType, *times: int) -> bytearray:
+    builder = batch.BatchBuilder(1 << 20)
+    for time in times:
+        assert builder.append(time, b"k", b"v" * 100, ())
+    built: bytearray = builder.build()
+    return built
+
+
+@pytest.mark.parametrize("name", ["key", "value", "offset", "timestamp", "timestamp_type"])
+def test_each_column_is_made_only_if_it_is_wanted(
+    batch: ModuleType, reading: ModuleType, name: str
+) -> None:
+    wanted = dict.fromkeys(("key", "value", "offset", "timestamp", "timestamp_type"), False)
+    for is_wanted in (True, False):
+        scanner = reading.ColumnScanner(**{**wanted, name: is_wanted})
+        assert scanner.scan(build(batch, 1, 2), 0, 10) == 2
+        columns = scanner.take()._asdict()
+        made = {each for each, column in columns.items() if column is not None} - {"rows"}
+        assert made == ({name} if is_wanted else set())
+        assert columns["rows"] == 2
+
+
+def test_milliseconds_have_room_for_every_timestamp(batch: ModuleType, reading: ModuleType) -> None:
+    times = (-1, 0, 2**63 - 2)
+    scanner = reading.ColumnScanner(microseconds=False)
+    scanner.scan(build(batch, *times), 0, 10)
+    columns = scanner.take()
+    assert columns.timestamp == struct.pack("=3q", *times)
+    assert columns.far_timestamp is None
+
+
+def test_a_scanner_is_filled_as_far_as_was_said_last(
+    batch: ModuleType, reading: ModuleType
+) -> None:
+    data = build(batch, 1) * 10
+    for number in range(10):
+        struct.pack_into(">q", data, number * len(data) // 10, number)
+    scanner = reading.ColumnScanner(check_crcs=False)
+    for most, rows in ((1, 1), (200, 2), (1 << 20, 7)):
+        scanner.fill_to(most)
+        assert scanner.scan(data, scanner.next_offset, 100) == rows
+        scanner.take()
+    with pytest.raises(UsageError, match="full_bytes=0"):
+        scanner.fill_to(0)
+
+
+def test_a_header_that_claims_too_many_records_costs_no_memory(
+    batch: ModuleType, reading: ModuleType
+) -> None:
+    data = build(batch, 1)
+    struct.pack_into(">i", data, 57, 2**31 - 1)  # the number of records
+    struct.pack_into(">i", data, 23, 2**31 - 2)  # the last offset
+    scanner = reading.ColumnScanner(check_crcs=False)
+    with pytest.raises(CorruptData, match="record data"):
+        scanner.scan(data, 0, 100)
