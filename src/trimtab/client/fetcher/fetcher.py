@@ -92,6 +92,7 @@ class Fetcher:
         self.ready: deque[Fetched] = deque()
         self._busy: set[int] = set()
         self._sessions: defaultdict[int, FetchSession] = defaultdict(FetchSession)
+        self._topic_ids: dict[str, bytes] = {}
         self._lookups: set[asyncio.Task[None]] = set()
         self._waiting: asyncio.Future[None] | None = None
         self._scheduled: asyncio.Handle | None = None
@@ -103,7 +104,9 @@ class Fetcher:
     def update(self, assignments: Mapping[TopicPartition, Assignment]) -> None:
         """Read these partitions from now on, and no others."""
         self._plan.update(assignments)
-        self._metadata.add(dict.fromkeys(partition.topic for partition in assignments))
+        topics = dict.fromkeys(partition.topic for partition in assignments)
+        self._metadata.add(topics)
+        self._topic_ids = {topic: self._topic_ids.get(topic, ZERO_UUID) for topic in topics}
         self._act_soon()
 
     def drained(self, fetched: deque[Fetched]) -> None:
@@ -236,6 +239,7 @@ class Fetcher:
             return
         loop = asyncio.get_running_loop()
         now = loop.time()
+        self._notice_new_topics()
         due = self._plan.begin_lookups(now)
         if due:
             self._begin(self._look_up(due))
@@ -266,6 +270,17 @@ class Fetcher:
         task = asyncio.get_running_loop().create_task(lookup)
         self._lookups.add(task)
         task.add_done_callback(self._lookups.discard)
+
+    def _notice_new_topics(self) -> None:
+        """Find topics that were deleted and created again, by their ids (KIP-516)."""
+        for topic, known in self._topic_ids.items():
+            view = self._metadata.topic(topic)
+            if view is None or view.topic_id in (known, ZERO_UUID):
+                continue
+            self._topic_ids[topic] = view.topic_id
+            if known != ZERO_UUID:
+                logger.warning("topic %s was deleted and created again", topic)
+                self._plan.begin_again(topic)
 
     def _leader(self, partition: TopicPartition) -> int:
         return self._metadata.leader(*partition)

@@ -446,6 +446,17 @@ class FetchPlan:
                 state.is_ready, state.unread = False, 0
                 self._states.move_to_end(taken.partition)
 
+    def begin_again(self, topic: str) -> None:
+        """A new topic has this name: its partitions begin by `auto.offset.reset`.
+
+        Without that, positions stay, and the brokers say whether they are in the log.
+        """
+        for state in self._states.values():
+            if state.partition.topic == topic and state.offset >= 0:
+                state.valid_in = state.last_epoch = state.origin_epoch = NO_EPOCH
+                if self._options.reset is not None:
+                    self._reset(state, self._options.reset)
+
     def receive(
         self,
         fetches: Iterable[PartitionFetch],

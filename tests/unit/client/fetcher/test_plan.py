@@ -406,6 +406,27 @@ def test_a_position_outside_the_log_is_looked_up_again(reset: int) -> None:
     assert plan.origin(A) == 42
 
 
+@pytest.mark.kip(516)
+@pytest.mark.parametrize("reset", [EARLIEST, LATEST])
+def test_a_topic_that_was_created_again_is_begun_again(reset: int) -> None:
+    plan = reading(A, B, start=500, reset=reset)
+    plan.begin_again(A.topic)
+    assert fetches_of(plan) == []
+    assert plan.begin_lookups(0.0) == {PartitionFetch(p, 1, reset): reset for p in (A, B)}
+
+
+@pytest.mark.kip(516)
+def test_of_a_topic_that_was_created_again_no_record_was_read() -> None:
+    plan = reading(A, reset=None)
+    fetched, _ = receive(plan, fetches_of(plan), data_of(A, batch(0, b"x")))
+    plan.drain(fetched)
+    (before,) = fetches_of(plan)
+    plan.begin_again("another")
+    assert fetches_of(plan) == [before]
+    plan.begin_again(A.topic)
+    assert fetches_of(plan) == [before._replace(last_epoch=NO_EPOCH)] != [before]
+
+
 def test_without_a_reset_a_position_outside_the_log_is_an_error() -> None:
     plan = reading(A, start=500, reset=None)
     (fetched,), _ = receive(plan, fetches_of(plan), refusal(A, ErrorCode.OFFSET_OUT_OF_RANGE))
