@@ -28,7 +28,16 @@ COMMANDS = {
     "log-dirs": ("trimtab.cli.log_dirs", "show the replicas in brokers' log directories"),
     "produce": ("trimtab.cli.produce", "send each line of standard input as a record"),
     "consume": ("trimtab.cli.consume", "print the records of a topic"),
+    "groups": (
+        "trimtab.cli.groups",
+        "list, describe, reset and delete consumer groups, and show their lag",
+    ),
     "offsets": ("trimtab.cli.offsets", "print first and last offsets, or offsets by timestamp"),
+    "delete-records": (
+        "trimtab.cli.delete_records",
+        "delete the records before an offset of each partition",
+    ),
+    "leader-election": ("trimtab.cli.leader_election", "elect leaders of partitions"),
     "reassign": (
         "trimtab.cli.reassign",
         "move partitions to other brokers, copying as few bytes as possible",
