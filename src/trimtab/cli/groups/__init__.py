@@ -207,7 +207,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     """
     verb, given = arguments.verb, vars(arguments)
     for name, verbs in _VERBS.items():
-        if given[name] not in (None, False, []) and verb not in verbs:
+        if _is_given(given[name]) and verb not in verbs:
             allowed = " and ".join(map(_flag, verbs))
             raise UsageError(f"{_flag(name)} goes with {allowed}, not with {_flag(verb)}")
     if arguments.group and arguments.all_groups:
@@ -235,7 +235,7 @@ def _check_description(arguments: argparse.Namespace) -> None:
 
 def _check_reset(arguments: argparse.Namespace) -> None:
     given = vars(arguments)
-    if all(given[way] in (None, False) for way in WAYS):
+    if not any(_is_given(given[way]) for way in WAYS):
         raise UsageError(
             f"--reset-offsets needs to know where to: add one of {', '.join(map(_flag, WAYS))}"
         )
@@ -248,6 +248,10 @@ def _check_reset(arguments: argparse.Namespace) -> None:
         raise UsageError(
             "--from-file names the partitions itself: leave out --topic and --all-topics"
         )
+
+
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False and value != []
 
 
 def _flag(name: str) -> str:

@@ -125,7 +125,7 @@ async def delete_group_offsets(
         return {
             TopicPartition(topic.name, each.partition_index): BrokerError(
                 error_code(each.error_code),
-                "while deleting its offset",
+                "",
                 f"group {group}, {TopicPartition(topic.name, each.partition_index)}",
             )
             for topic in response.topics

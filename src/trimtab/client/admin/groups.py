@@ -43,6 +43,8 @@ from trimtab.wire.messages.list_groups import ListGroupsRequest
 Answers: TypeAlias = dict[str, BrokerError | None]
 """By group, the coordinator's error; None without one."""
 
+_STATES_SINCE: Final = 4
+_TYPES_SINCE: Final = 5
 _DEAD: Final = "Dead"
 """The state of a group that does not exist, in DescribeGroups before version 6."""
 _PROTOCOLS: Final[dict[int, GroupType]] = {0: "classic", 1: "consumer"}
@@ -67,13 +69,25 @@ async def list_groups(
         found: dict[str, GroupListing] = {}
         for broker in sorted(calls.session.metadata.nodes):
             connection = await calls.connect_to_broker(broker)
+            version = connection.version_of(ListGroupsRequest)
+            for what, words, since, release in (
+                ("states", states, _STATES_SINCE, "2.6"),
+                ("types", types, _TYPES_SINCE, "3.8"),
+            ):
+                if words and version < since:
+                    raise BrokerError(
+                        ErrorCode.UNSUPPORTED_VERSION,
+                        f"it serves ListGroups up to version {version}; {what} need {since} "
+                        f"(Kafka {release})",
+                        f"broker {broker}",
+                    )
             response = await connection.request(
-                ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+                ListGroupsRequest(states_filter=list(states), types_filter=list(types)), version
             )
             check(response.error_code, None, f"broker {broker}")
             for each in response.groups:
                 found[each.group_id] = GroupListing(
-                    each.group_id, each.protocol_type, each.group_state, each.group_type
+                    each.group_id, each.protocol_type, each.group_state, each.group_type.lower()
                 )
         return [found[group] for group in sorted(found)]
 
