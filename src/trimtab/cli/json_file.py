@@ -47,7 +47,9 @@ def read_partition_entries(path: str, form: str) -> dict[TopicPartition, dict[st
     found: dict[TopicPartition, dict[str, Any]] = {}
     for entry in read_entries(path, "partitions", form):
         match entry:
-            case {"topic": str(topic), "partition": int(index)} if topic and index >= 0:
+            case {"topic": str(topic), "partition": int(index)} if (
+                topic and index >= 0 and not isinstance(index, bool)
+            ):
                 partition = TopicPartition(topic, index)
             case _:
                 raise UsageError(f"{path}: {entry} should be as in {form}")

@@ -8,8 +8,6 @@ import pytest
 
 from trimtab import Admin, Cluster, Producer
 from trimtab.cli import main
-from trimtab.cli.delete_records import read_offsets
-from trimtab.errors import UsageError
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -83,32 +81,8 @@ def test_what_cannot_be_deleted_is_said_and_the_rest_is(
     assert json.loads(shown)["error"] == "OFFSET_OUT_OF_RANGE"
 
 
-@pytest.mark.parametrize(
-    ("document", "why"),
-    [
-        ("[]", 'a JSON object with "version": 1 is needed'),
-        ('{"version": 2, "partitions": []}', 'a JSON object with "version": 1 is needed'),
-        ("{}", r"should be as in \{"),
-        ('{"partitions": []}', "names no partition"),
-        ('{"partitions": [{"topic": "t", "partition": "0", "offset": 1}]}', "should be as in"),
-        ('{"partitions": [{"topic": "t", "partition": 0}]}', "the offset of t-0 is None"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "offset": true}]}', "is True: write"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "offset": -2}]}', "is -2: write"),
-        (
-            '{"partitions": [{"topic": "t", "partition": 0, "offset": 1}, '
-            '{"topic": "t", "partition": 0, "offset": 2}]}',
-            "partition t-0 is listed more than once",
-        ),
-        ("{", "is not JSON"),
-    ],
-)
-def test_files_of_another_form_are_refused(tmp_path: Path, document: str, why: str) -> None:
-    path = tmp_path / "offsets.json"
-    path.write_text(document)
-    with pytest.raises(UsageError, match=why):
-        read_offsets(str(path))
-
-
-def test_a_file_that_cannot_be_read_is_refused() -> None:
-    with pytest.raises(UsageError, match="cannot read /nowhere: No such file"):
-        read_offsets("/nowhere")
+@pytest.mark.parametrize(("offset", "shown"), [(None, "None"), (True, "True"), (-2, "-2")])
+def test_an_offset_is_a_number_from_minus_one(run: Run, offset: object, shown: str) -> None:
+    code, told, errors = run(("t", 0, offset))
+    assert (code, told) == (1, "")
+    assert f"the offset of t-0 is {shown}: write the first offset to keep" in errors

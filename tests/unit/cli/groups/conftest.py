@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from trimtab import Admin, Cluster, Producer
+from trimtab import Admin, Cluster, Consumer, Producer
 from trimtab.cli import main
 
 Run = Callable[..., tuple[int, str, str]]
@@ -41,3 +42,21 @@ def run(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Run:
         return code, *capsys.readouterr()
 
     return run
+
+
+@contextmanager
+def member(cluster: Cluster, group: str, protocol: str = "classic") -> Iterator[Consumer]:
+    """A member of a group that has read all of `t`, and committed it."""
+    with Consumer(
+        cluster.bootstrap_servers,
+        group_id=group,
+        group_protocol=protocol,
+        auto_offset_reset="earliest",
+        client_id="reader",
+    ) as consumer:
+        consumer.subscribe(["t"])
+        read = 0
+        while read < 30:
+            read += len(consumer.poll(timeout_ms=1000))
+        consumer.commit()
+        yield consumer

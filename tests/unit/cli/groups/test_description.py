@@ -1,15 +1,14 @@
-"""`trimtab groups --list` and `--describe`."""
+"""`trimtab groups --describe`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import pytest
 
-from tests.unit.cli.groups.conftest import Run
-from trimtab import Admin, Cluster, Consumer
+from tests.unit.cli.groups.conftest import Run, member
+from trimtab import Admin, Cluster
 from trimtab.cli.groups.description import (
     list_rows,
     show_members,
@@ -35,24 +34,6 @@ GROUP = GroupDescription(
     epoch=5,
     target_epoch=5,
 )
-
-
-@contextmanager
-def member(cluster: Cluster, group: str, protocol: str = "classic") -> Iterator[Consumer]:
-    """A member of a group that has read all of `t`, and committed it."""
-    with Consumer(
-        cluster.bootstrap_servers,
-        group_id=group,
-        group_protocol=protocol,
-        auto_offset_reset="earliest",
-        client_id="reader",
-    ) as consumer:
-        consumer.subscribe(["t"])
-        read = 0
-        while read < 30:
-            read += len(consumer.poll(timeout_ms=1000))
-        consumer.commit()
-        yield consumer
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -115,31 +96,6 @@ def test_an_unknown_group_is_said_and_the_others_are_described(admin: Admin, run
     assert code == 1
     assert "Consumer group 'nobody' does not exist.\n" in errors
     assert [row.split()[0] for row in shown.splitlines()[2:]] == ["known"]
-
-
-def test_groups_are_listed_by_state_and_type(cluster: Cluster, admin: Admin, run: Run) -> None:
-    admin.alter_group_offsets("stored", {("t", 0): 4})
-    with member(cluster, "alive", "consumer"):
-        assert {"alive", "stored"} <= set(run("--list")[1].splitlines())
-        head, *rows = run("--list", "--state", "--type")[1].splitlines()
-        assert head.split() == ["GROUP", "TYPE", "STATE"]
-        words = [row.split() for row in rows]
-        assert ["alive", "Consumer", "Stable"] in words
-        assert ["stored", "Classic", "Empty"] in words
-        assert [row.split() for row in run("--list", "--state", "stable")[1].splitlines()] == [
-            ["GROUP", "STATE"],
-            ["alive", "Stable"],
-        ]
-        listed = run("--list", "--type", "consumer", "--json")[1].splitlines()
-        assert {"group": "alive", "type": "consumer", "state": "Stable"} in map(json.loads, listed)
-        assert "stored" not in {json.loads(line)["group"] for line in listed}
-
-
-@pytest.mark.parametrize("words", ["--state stabel", "--type share"])
-def test_an_unknown_state_or_type_is_refused(run: Run, words: str) -> None:
-    code, shown, errors = run("--list", *words.split())
-    assert (code, shown) == (1, "")
-    assert errors.startswith(f"trimtab groups: {words}: must be one of ")
 
 
 def test_members_with_most_partitions_come_first_then_partitions_without_a_member() -> None:
