@@ -41,24 +41,23 @@ def reset_offsets(admin: Admin, arguments: argparse.Namespace) -> int:
     way = choose_way(arguments)
     groups = choose_groups(admin, arguments)
     named = read_topics(admin, arguments.topic)
-    known = admin.describe_groups(groups)
-    planned: dict[str, Offsets] = {}
-    code = 0
-    for group in groups:
-        state = known[group].state if group in known else "Dead"
-        if state not in _INACTIVE:
-            print(
-                f"Offsets of group '{group}' can only be reset while it has no members; its state "
-                f"is {state}.",
-                file=sys.stderr,
-            )
-            code = 1
-            continue
-        partitions = sorted(admin.list_group_offsets(group)) if arguments.all_topics else named
-        check_partitions(admin, partitions)
-        planned[group] = way(admin, group, partitions)
-        if arguments.execute:
-            admin.alter_group_offsets(group, dict(planned[group].items()))
+    active = _find_active(admin, groups)
+    wanted = {
+        group: sorted(admin.list_group_offsets(group)) if arguments.all_topics else named
+        for group in groups
+        if group not in active
+    }
+    check_partitions(admin, {each for partitions in wanted.values() for each in partitions})
+    planned = {group: way(admin, group, partitions) for group, partitions in wanted.items()}
+    if arguments.execute:
+        for group, offsets in planned.items():
+            admin.alter_group_offsets(group, dict(offsets.items()))
+    for group, state in active.items():
+        print(
+            f"Offsets of group '{group}' can only be reset while it has no members; its state is "
+            f"{state}.",
+            file=sys.stderr,
+        )
     if arguments.export:
         print(write_csv(planned, with_group=len(arguments.group) != 1))
     elif arguments.json:
@@ -66,14 +65,20 @@ def reset_offsets(admin: Admin, arguments: argparse.Namespace) -> int:
             print(json.dumps(show_offsets(group, offsets, arguments.execute)))
     else:
         print(f"\n{write_offsets(planned)}")
-    return code
+    return 1 if active else 0
+
+
+def _find_active(admin: Admin, groups: Iterable[str]) -> dict[str, str]:
+    """The states of those groups that have members; a group that does not exist has none."""
+    found = admin.describe_groups(groups)
+    return {group: each.state for group, each in found.items() if each.state not in _INACTIVE}
 
 
 def check_partitions(admin: Admin, partitions: Iterable[TopicPartition]) -> None:
     """Raises:
     UsageError: some do not exist, or have no leader.
     """
-    wanted = list(partitions)
+    wanted = sorted(partitions)
     leaders = read_leaders(admin, wanted)
     unknown = [str(each) for each in wanted if each not in leaders]
     if unknown:
@@ -153,7 +158,7 @@ def _shift(admin: Admin, group: str, partitions: Sequence[TopicPartition], count
 def _follow(admin: Admin, group: str, plan: Mapping[str, Offsets]) -> Offsets:
     if group not in plan:
         raise UsageError(f"--from-file: the file has no line for group {group}")
-    check_partitions(admin, sorted(plan[group]))
+    check_partitions(admin, plan[group])
     return fit_offsets(admin, plan[group])
 
 

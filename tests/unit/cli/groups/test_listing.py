@@ -9,7 +9,8 @@ import pytest
 
 from tests.unit.cli.groups.conftest import Run, member
 from trimtab import Admin, Cluster
-from trimtab.cli.groups.listing import STATES, choose_groups, read_words
+from trimtab.cli.groups.listing import STATES, choose_groups, find_consumer_groups, read_words
+from trimtab.client.admin import GroupListing
 
 
 def test_groups_are_listed_by_state_and_type(cluster: Cluster, admin: Admin, run: Run) -> None:
@@ -50,3 +51,14 @@ def test_groups_are_chosen_once_and_in_order(admin: Admin) -> None:
     named = argparse.Namespace(all_groups=False, group=["b", "a", "b"])
     assert choose_groups(admin, named) == ["a", "b"]
     assert "kept" in choose_groups(admin, argparse.Namespace(all_groups=True, group=[]))
+
+
+def test_groups_of_other_clients_than_consumers_are_left_out(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [
+        GroupListing(f"of {protocol_type}", protocol_type, "Stable", "classic")
+        for protocol_type in ("connect", "consumer", "", "share")
+    ]
+    monkeypatch.setattr(Admin, "list_groups", lambda *_: found)
+    assert [each.group_id for each in find_consumer_groups(admin)] == ["of consumer", "of "]
