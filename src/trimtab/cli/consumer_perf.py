@@ -71,14 +71,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fetch-size",
         type=positive,
-        default=_MEGABYTE,
         metavar="BYTES",
         help="most bytes of a partition in one fetch (default: 1048576)",
     )
     parser.add_argument(
         "--socket-buffer-size",
         type=positive,
-        default=2 * _MEGABYTE,
         metavar="BYTES",
         help="receive buffer of the socket (default: 2097152)",
     )
@@ -144,17 +142,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The consumer's options. Those of the command line override a file's and properties."""
-    group = arguments.group or f"perf-consumer-{random.randrange(100_000)}"
+    """The consumer's options: those of the command, over properties, over the tool's defaults."""
+    given = {
+        "group.id": arguments.group,
+        "receive.buffer.bytes": arguments.socket_buffer_size,
+        "max.partition.fetch.bytes": arguments.fetch_size,
+        "auto.offset.reset": "latest" if arguments.from_latest else None,
+    }
     return {
         "client.id": CLIENT_ID,
         "check.crcs": "false",
-        "group.id": group,
+        "group.id": f"perf-consumer-{random.randrange(100_000)}",
+        "receive.buffer.bytes": 2 * _MEGABYTE,
+        "max.partition.fetch.bytes": _MEGABYTE,
+        "auto.offset.reset": "earliest",
         **read_client_options(arguments),
-        **({} if arguments.group is None else {"group.id": group}),
-        "receive.buffer.bytes": arguments.socket_buffer_size,
-        "max.partition.fetch.bytes": arguments.fetch_size,
-        "auto.offset.reset": "latest" if arguments.from_latest else "earliest",
+        **{name: value for name, value in given.items() if value is not None},
     }
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -9,7 +10,14 @@ import pytest
 
 from trimtab import Admin, Cluster, Producer
 from trimtab.cli import main
-from trimtab.cli.consumer_perf import DETAILED_HEAD, HEAD, JoinClock, Period
+from trimtab.cli.consumer_perf import (
+    DETAILED_HEAD,
+    HEAD,
+    JoinClock,
+    Period,
+    configure,
+    read_options,
+)
 from trimtab.records import TopicPartition
 
 Run = Callable[..., tuple[int, str, str]]
@@ -95,6 +103,26 @@ def test_what_is_not_built_is_refused(
     with pytest.raises(SystemExit):
         main(["consumer-perf", "--topic", "t", "--num-records", "1", option])
     assert why in capsys.readouterr().err
+
+
+def test_options_of_the_command_come_before_properties_and_defaults() -> None:
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    words = ("--topic", "t", "--num-records", "1", "--fetch-size", "5", "--from-latest")
+    given = ("-X", "max.partition.fetch.bytes=6", "receive.buffer.bytes=7", "group.id=g")
+    options = read_options(parser.parse_args([*words, *given]))
+    assert options == {
+        "bootstrap.servers": "127.0.0.1:9092",
+        "client.id": "perf-consumer-client",
+        "check.crcs": "false",
+        "group.id": "g",
+        "receive.buffer.bytes": "7",
+        "max.partition.fetch.bytes": 5,
+        "auto.offset.reset": "latest",
+    }
+    alone = read_options(parser.parse_args(words[:4]))
+    assert (alone["max.partition.fetch.bytes"], alone["auto.offset.reset"]) == (2**20, "earliest")
+    assert alone["group.id"].startswith("perf-consumer-")
 
 
 def test_rates_are_those_of_the_period() -> None:

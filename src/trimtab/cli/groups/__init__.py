@@ -12,7 +12,12 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-from trimtab.cli.options import add_client_options, add_list_option, read_client_options
+from trimtab.cli.options import (
+    add_client_options,
+    add_list_option,
+    positive,
+    read_client_options,
+)
 from trimtab.cli.selection import connect_admin
 from trimtab.errors import UsageError
 
@@ -105,7 +110,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add_reset(parser)
     parser.add_argument(
         "--timeout",
-        type=int,
+        type=positive,
         metavar="MS",
         help="how long to try to reach the cluster, in milliseconds (default: 15000)",
     )

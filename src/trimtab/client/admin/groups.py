@@ -154,7 +154,9 @@ async def _ask_coordinators(
         calls.session.connections.update(by_node)
         for node, of_node in by_node.items():
             connection = await calls.session.connections.connect(node.id)
-            for group, error in (await ask(connection, node, of_node)).items():
+            answers = await ask(connection, node, of_node)
+            for group in of_node:
+                error = answers.get(group, _left_out(group))
                 if error is not None and error.code in ABOUT_THE_COORDINATOR:
                     trouble = error
                     continue
@@ -167,6 +169,12 @@ async def _ask_coordinators(
     if missing:
         await calls.retry(what, attempt)
     return refusals
+
+
+def _left_out(group: str) -> BrokerError:
+    return BrokerError(
+        ErrorCode.UNKNOWN_SERVER_ERROR, "its coordinator has not answered for it", f"group {group}"
+    )
 
 
 async def _describe_consumer_groups(

@@ -46,14 +46,16 @@ async def delete_records(
                 )
             else:
                 by_leader.setdefault(leader, {})[partition] = missing[partition]
-        for answers in await asyncio.gather(
+        told = await asyncio.gather(
             *(_ask_leader(calls, leader, asked) for leader, asked in by_leader.items()),
             return_exceptions=True,
-        ):
+        )
+        for asked, answers in zip(by_leader.values(), told, strict=True):
             if isinstance(answers, BaseException):
                 trouble = answers
                 continue
-            for partition, answer in answers.items():
+            for partition in asked:
+                answer = answers.get(partition, _left_out(partition))
                 if isinstance(answer, int):
                     done[partition] = answer
                 elif answer.retriable:
@@ -70,6 +72,12 @@ async def delete_records(
     if refusals:
         raise PartlyRefused(refusals, done)
     return {partition: done[partition] for partition in offsets}
+
+
+def _left_out(partition: TopicPartition) -> BrokerError:
+    return BrokerError(
+        ErrorCode.UNKNOWN_SERVER_ERROR, "its leader has not answered for it", str(partition)
+    )
 
 
 async def _find_leaders(

@@ -52,6 +52,7 @@ def test_what_does_not_go_together_is_refused(
         f"{RESET} --topic t --to-earliest --to-latest",
         f"{RESET} --topic t --to-earliest --execute --dry-run",
         f"{RESET} --topic t --shift-by many",
+        "--list --timeout 0",
     ],
 )
 def test_what_excludes_each_other_is_a_misspelt_command_line(
@@ -61,3 +62,9 @@ def test_what_excludes_each_other_is_a_misspelt_command_line(
         main(["groups", *words.split()])
     assert ended.value.code == 2
     assert "see trimtab groups --help" in capsys.readouterr().err
+
+
+def test_the_timeout_is_that_of_the_call(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("groups", "--list", "--timeout", "50", "--bootstrap-server", "127.0.0.1:1")
+    assert main(words) == 1
+    assert "within 0.05 s" in capsys.readouterr().err

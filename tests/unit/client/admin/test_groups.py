@@ -332,6 +332,17 @@ async def test_groups_are_deleted_and_the_refused_are_named(
         assert set(groups.of) == {"billing"}
 
 
+async def test_a_group_that_the_answer_leaves_out_is_refused(
+    world: World, cluster: ScriptedCluster, groups: Coordinators
+) -> None:
+    cluster.brokers[0].answers[DeleteGroupsRequest] = lambda request: DeleteGroupsResponse(
+        throttle_time_ms=0, results=[]
+    )
+    async with await admin_of(cluster) as admin:
+        with pytest.raises(PartlyRefused, match="group billing: UNKNOWN_SERVER_ERROR"):
+            await admin.delete_groups(["billing"])
+
+
 async def test_a_deletion_without_an_answer_is_not_repeated(
     world: World, cluster: ScriptedCluster, groups: Coordinators
 ) -> None:

@@ -136,3 +136,17 @@ async def test_a_partition_without_a_leader_gets_one_in_time_or_is_an_error(
             await admin.delete_records({T1: 3})
         with pytest.raises(UsageError, match=r"the offset of .* must be from -1"):
             await admin.delete_records({T1: -2})
+
+
+async def test_a_partition_that_the_answer_leaves_out_is_refused_and_another_is_ignored(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    def confuse(request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        request.topics[0].partitions[0].partition_index = 9
+        return deleting()(request)
+
+    cluster.brokers[1].answers[DeleteRecordsRequest] = confuse
+    async with await admin_of(cluster) as admin:
+        with pytest.raises(PartlyRefused, match="t-1: UNKNOWN_SERVER_ERROR") as refused:
+            await admin.delete_records({T1: 3, T2: 6})
+    assert refused.value.done == {T2: 6}
