@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from trimtab.cli.groups.columns import write_rows
+from trimtab.cli.groups.columns import fit, write_rows
 from trimtab.errors import UsageError
 from trimtab.wire.messages.consumer_protocol import PROTOCOL_TYPE
 
@@ -50,9 +50,8 @@ def list_groups(admin: Admin, arguments: argparse.Namespace) -> int:
         for each in found
     ]
     head = ["GROUP", *(["TYPE"] if has_type else []), *(["STATE"] if has_state else [])]
-    widest = max((len(each.group_id) for each in found), default=0)
-    for line in write_rows([head, *rows], [max(15, widest) + 10, 20, 20][: len(head)]):
-        print(line)
+    widths = [fit(15, (each.group_id for each in found)) + 10, 20, 20][: len(head)]
+    print("\n".join(write_rows([head, *rows], widths)))
     return 0
 
 
