@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.processes import ApacheKafka, run_java
 from trimtab import Admin, Cluster, Producer
+from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.errors import BrokerError, UsageError
 
 TOPIC = GROUP = "group-offsets"
@@ -44,7 +45,10 @@ def test_kafkas_tool_shows_the_lag_of_what_was_set(kafka: str) -> None:
         admin.alter_group_offsets(GROUP, {(TOPIC, 0): 6})
         admin.alter_group_offsets(GROUP, {})
         assert lag(kafka, GROUP)[0] == (6, 9)
-        assert admin.list_group_offsets(GROUP) == {(TOPIC, 0): 6, (TOPIC, 1): 15}
+        assert admin.list_group_offsets(GROUP) == {
+            (TOPIC, 0): OffsetAndMetadata(6),
+            (TOPIC, 1): OffsetAndMetadata(15),
+        }
         assert admin.list_group_offsets("nobody") == {}
 
 
@@ -64,6 +68,6 @@ def test_our_cluster_keeps_them_too() -> None:
     with Cluster(brokers=1) as cluster, Admin(cluster.bootstrap_servers) as admin:
         admin.create_topic(TOPIC, partitions=2)
         admin.alter_group_offsets("g", {(TOPIC, 0): 5})
-        assert admin.list_group_offsets("g") == {(TOPIC, 0): 5}
+        assert admin.list_group_offsets("g") == {(TOPIC, 0): OffsetAndMetadata(5)}
         with pytest.raises(BrokerError, match=rf"group g, {TOPIC}-9: UNKNOWN_TOPIC_OR_PARTITION"):
             admin.alter_group_offsets("g", {(TOPIC, 9): 5})

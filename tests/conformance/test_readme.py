@@ -62,6 +62,11 @@ def test_the_commands_in_the_guide_run(tmp_path: Path) -> None:
     assert "100000 records sent" in shown["producer-perf"]
     assert sum(int(line.rpartition(":")[2]) for line in shown["offsets"].split()) == 100_000
     assert sorted(shown["consume"].splitlines()) == ["AA\tJFK", "UA\tEWR"]
+    lags = [int(line.split()[5]) for line in shown["groups --describe"].splitlines()[2:]]
+    assert sum(lags) == 40_000
+    assert " 100000, " in shown["consumer-perf"]
+    assert "partition: load-0\tlow_watermark: 9" in shown["delete-records --offset"]
+    assert shown["cluster cluster-id"].startswith("Cluster ID: ")
     assert "Successfully started partition reassignment" in shown["reassign --execute"]
     assert "Status of partition reassignment:" in shown["reassign --verify"]
 
@@ -86,7 +91,7 @@ def run_commands(document: str, directory: Path) -> dict[str, str]:
             assert cluster.stdout is not None
             servers = cluster.stdout.readline().split()[1]
             for line in "".join(others).splitlines():
-                name = re.search(r"trimtab [\w-]+( --(?!topic)\w+)?|tail", line)
+                name = re.search(r"trimtab (cluster )?[\w-]+( --(?!topic)\w+)?|tail", line)
                 assert name is not None
                 shown[name[0].removeprefix("trimtab ")] = run_line(line, servers, directory).stdout
         finally:
@@ -104,6 +109,7 @@ ALL_WARNINGS = {**os.environ, "PYTHONWARNINGS": "default"}
 NOTHING = r""
 COUNT = r"Processed a total of \d+ messages\n"  # as from Kafka's console consumer
 PLAN = r"\n.* replicas are copied.*\n.*\n"
+EMPTY = r"\nConsumer group '\w+' has no active members\.\n"
 """The allowed lines on standard error, where warnings of Python and of the log would appear."""
 
 
@@ -111,7 +117,7 @@ def run_line(line: str, servers: str, directory: Path) -> subprocess.CompletedPr
     line = re.sub(
         r"trimtab ([^>|#]*)", rf"{' '.join(TRIMTAB)} \1 --bootstrap-server {servers} ", line
     )
-    return run(["sh", "-c", line], directory, f"({COUNT}|{PLAN})?")
+    return run(["sh", "-c", line], directory, f"({COUNT}|{PLAN}|{EMPTY})?")
 
 
 def run(

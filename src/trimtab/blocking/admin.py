@@ -19,7 +19,7 @@ from trimtab.runtime.loop_thread import shared
 
 
 class Admin(Face[AsyncAdmin]):
-    """Manages topics, configurations, reassignments and transactions, from any thread.
+    """Manages topics, configurations, replicas, groups and transactions, from any thread.
 
     Args:
         bootstrap_servers: `host:port, …` of the cluster; also as the option of that name. Or a
@@ -60,6 +60,12 @@ class Admin(Face[AsyncAdmin]):
     list_transactions = waits(AsyncAdmin.list_transactions)
     describe_transactions = waits(AsyncAdmin.describe_transactions)
     fence_producers = waits(AsyncAdmin.fence_producers)
+    list_groups = waits(AsyncAdmin.list_groups)
+    describe_groups = waits(AsyncAdmin.describe_groups)
+    delete_groups = waits(AsyncAdmin.delete_groups)
     list_group_offsets = waits(AsyncAdmin.list_group_offsets)
     alter_group_offsets = waits(AsyncAdmin.alter_group_offsets)
+    delete_group_offsets = waits(AsyncAdmin.delete_group_offsets)
+    delete_records = waits(AsyncAdmin.delete_records)
+    elect_leaders = waits(AsyncAdmin.elect_leaders)
     cluster = waits(AsyncAdmin.cluster)

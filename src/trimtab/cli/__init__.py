@@ -16,7 +16,10 @@ from trimtab.cli.parser import MISSPELT, Parser, suggest
 from trimtab.errors import KafkaError
 
 COMMANDS = {
-    "cluster": ("trimtab.cli.cluster", "run a cluster: brokers and a controller, a process each"),
+    "cluster": (
+        "trimtab.cli.cluster",
+        "run a cluster, a process for each node; show the id of one",
+    ),
     "broker": ("trimtab.cli.broker", "run one broker in this process"),
     "controller": ("trimtab.cli.controller", "run a cluster's controller in this process"),
     "recover": (
@@ -27,8 +30,17 @@ COMMANDS = {
     "configs": ("trimtab.cli.configs", "show and change options of topics and brokers"),
     "log-dirs": ("trimtab.cli.log_dirs", "show the replicas in brokers' log directories"),
     "produce": ("trimtab.cli.produce", "send each line of standard input as a record"),
-    "consume": ("trimtab.cli.consume", "print the records of a topic"),
+    "consume": ("trimtab.cli.consume", "print the records of topics, also as a member of a group"),
+    "groups": (
+        "trimtab.cli.groups",
+        "list, describe, reset and delete consumer groups, and show their lag",
+    ),
     "offsets": ("trimtab.cli.offsets", "print first and last offsets, or offsets by timestamp"),
+    "delete-records": (
+        "trimtab.cli.delete_records",
+        "delete the records before an offset of each partition",
+    ),
+    "leader-election": ("trimtab.cli.leader_election", "elect leaders of partitions"),
     "reassign": (
         "trimtab.cli.reassign",
         "move partitions to other brokers, copying as few bytes as possible",
@@ -39,6 +51,7 @@ COMMANDS = {
         "trimtab.cli.producer_perf",
         "measure a producer's throughput and latency",
     ),
+    "consumer-perf": ("trimtab.cli.consumer_perf", "measure how fast a consumer reads"),
     "experiment": (
         "trimtab.cli.experiment",
         "repeat the measurements of KIP-480, KIP-794 and KIP-1123",

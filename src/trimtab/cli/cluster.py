@@ -1,9 +1,10 @@
-"""Run a Kafka-protocol cluster: one process for each broker, and one for the controller.
+"""Run a Kafka-protocol cluster, or show the id of one.
 
-The brokers listen on consecutive ports of the loopback interface. When all of them answer, one line
-`ready HOST:PORT,HOST:PORT,…` is printed on standard output. The cluster runs until SIGTERM or
-Ctrl-C; a process that ends by itself is started again. Each process logs to `logs/<node>.log` in
-the data directory. A log file is rotated at 10 MiB, and the last five are kept.
+`up` runs a process for each broker, and one for the controller. The brokers listen on consecutive
+ports of the loopback interface. When all of them answer, one line `ready HOST:PORT,HOST:PORT,…` is
+printed on standard output. The cluster runs until SIGTERM or Ctrl-C; a process that ends by itself
+is started again. Each process logs to `logs/<node>.log` in the data directory. A log file is
+rotated at 10 MiB, and the last five are kept.
 """
 
 from __future__ import annotations
@@ -17,11 +18,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from trimtab.cli.options import add_list_option, read_pairs
+from trimtab.cli.options import (
+    add_client_options,
+    add_list_option,
+    read_client_options,
+    read_pairs,
+)
 from trimtab.errors import Unavailable, UsageError
 
 TYPE_CHECKING = False  # the same as typing's; importing typing would delay the processes' start
 if TYPE_CHECKING:
+    from typing import Any
+
     from trimtab.runtime.supervisor import Program
 
 EXAMPLES = """\
@@ -30,6 +38,7 @@ EXAMPLES = """\
   trimtab cluster up --brokers 3 --slow 0=20 --config num.partitions=6
                                  broker 0 answers every produce request 20 ms late, and one at
                                  a time for each connection, as in the tests of KIP-794
+  trimtab cluster cluster-id --bootstrap-server localhost:9092
 """
 
 _LOOPBACK = "127.0.0.1"
@@ -42,7 +51,7 @@ _METADATA_OF_NO_TOPIC = struct.pack(">ihhihi", 14, 3, 1, 0, -1, 0)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="up")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     up = verbs.add_parser(
         "up",
         help="start a cluster and keep it running",
@@ -91,9 +100,42 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help="the controller serves Prometheus metrics at /metrics on this port (default: none)",
     )
+    _configure_id(verbs)
+
+
+def _configure_id(verbs: argparse._SubParsersAction[Any]) -> None:
+    shown = verbs.add_parser(
+        "cluster-id",
+        help="print the id of a cluster",
+        description="Print the id of a cluster, with the options of kafka-cluster.",
+    )
+    shown.add_argument("--json", action="store_true", help="print a JSON object")
+    add_client_options(shown, files=["-c", "--config"], servers=["-b"])
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.verb == "cluster-id":
+        return print_id(arguments)
+    return run_cluster(arguments)
+
+
+def print_id(arguments: argparse.Namespace) -> int:
+    import json
+
+    from trimtab.cli.selection import connect_admin
+
+    with connect_admin(read_client_options(arguments)) as admin:
+        cluster_id = admin.cluster().cluster_id
+    if arguments.json:
+        print(json.dumps({"clusterId": cluster_id}))
+    elif cluster_id is None:
+        print("No cluster ID found. The Kafka version is probably too old.")
+    else:
+        print(f"Cluster ID: {cluster_id}")
+    return 0
+
+
+def run_cluster(arguments: argparse.Namespace) -> int:
     racks = choose_racks(arguments.brokers, arguments.racks)
     slow = read_delays(arguments.slow, arguments.brokers)
     config = read_config(arguments.config)

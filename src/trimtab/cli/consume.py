@@ -1,8 +1,11 @@
-"""Print the records of a topic to standard output, as kafka-console-consumer does.
+"""Print the records of topics to standard output, as kafka-console-consumer does.
 
-It assigns itself the partitions, without a consumer group: it commits no offsets, and two of these
-commands do not share a topic's partitions. It begins at the end of each partition, unless
---from-beginning or --offset is given, and runs until Ctrl-C, --max-messages or --timeout-ms.
+With --group it shares the topics' partitions with the other members of the group, begins where the
+group has read up to, and commits the offsets of what it has printed, also at Ctrl-C. Without
+--group it reads all partitions that there are when it starts, and commits nothing; it begins at the
+end of each, unless --from-beginning or --offset is given.
+
+It runs until Ctrl-C, --max-messages or --timeout-ms.
 """
 
 from __future__ import annotations
@@ -10,13 +13,22 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import re
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from trimtab.cli.options import add_client_options, add_list_option, read_client_options, read_pairs
-from trimtab.cli.selection import choose_partitions, connect_admin
+from trimtab.cli.options import (
+    add_client_options,
+    add_list_option,
+    read_client_options,
+    read_pairs,
+    read_properties_file,
+)
+from trimtab.cli.reach import report_unreachable
+from trimtab.cli.selection import choose_partitions, connect_admin, list_partitions
+from trimtab.cli.stopping import Stop
 from trimtab.errors import UsageError
 from trimtab.records import Record, TimestampType, TopicPartition
 
@@ -25,13 +37,17 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
   trimtab consume --topic greetings --from-beginning --timeout-ms 1000
+  trimtab consume --topic flights --group billing --from-beginning
+  trimtab consume --include 'flights.*' --isolation-level read_committed
   trimtab consume --topic flights --partition 2 --offset 1000 --max-messages 5 --json
   trimtab consume --topic flights --from-beginning --max-messages 10 \\
       --formatter-property print.key=true print.partition=true print.offset=true
 """
 
-POLL_MS = 500
-"""Longest wait of one poll; --timeout-ms is checked after each poll."""
+CLIENT_ID: Final = "console-consumer"
+
+POLL_MS = 200
+"""Longest wait of one poll; --timeout-ms and Ctrl-C are checked after each poll."""
 
 FORMATTER_DEFAULTS = {
     "print.timestamp": "false",
@@ -48,18 +64,25 @@ FORMATTER_DEFAULTS = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--topic", required=True, help="read this topic")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--topic", help="read this topic")
+    which.add_argument(
+        "--include", metavar="REGEX", help="read the topics whose whole name matches"
+    )
     parser.add_argument(
         "--partition", type=int, help="read only this partition of the topic (default: all)"
     )
+    parser.add_argument("--group", help="read as a member of this consumer group (default: none)")
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
-        "--from-beginning", action="store_true", help="begin with the earliest record"
+        "--from-beginning",
+        action="store_true",
+        help="begin with the earliest record; with --group only where the group has no offset",
     )
     start.add_argument(
         "--offset",
-        default="latest",
-        help="where to begin: a number (with --partition), earliest or latest (default: latest)",
+        help="where to begin: a number (with --partition), earliest or latest (default: latest); "
+        "not with --group",
     )
     parser.add_argument(
         "--max-messages", type=int, metavar="N", help="end after N records (default: -1, no limit)"
@@ -70,6 +93,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="end when no record has arrived for this many milliseconds (default: never)",
     )
+    parser.add_argument(
+        "--isolation-level",
+        choices=("read_committed", "read_uncommitted"),
+        help="read_committed: leave out records of open and aborted transactions (default: "
+        "read_uncommitted)",
+    )
     add_list_option(
         parser,
         "--formatter-property",
@@ -77,6 +106,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         dest="formatter",
         metavar="NAME=VALUE",
         help="what to print of each record: " + ", ".join(FORMATTER_DEFAULTS),
+    )
+    parser.add_argument(
+        "--formatter-config",
+        metavar="FILE",
+        help="a file of such properties; those of --formatter-property override it",
     )
     parser.add_argument(
         "--json",
@@ -89,33 +123,109 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from trimtab.blocking.consumer import Consumer
 
-    write_record = (
-        write_json if arguments.json else TextFormat(read_pairs(arguments.formatter)).write
-    )
+    write_record = write_json if arguments.json else TextFormat(read_formatter(arguments)).write
     limit = read_limit(arguments.max_messages)
-    options = read_client_options(arguments)
-    with connect_admin({"bootstrap.servers": options["bootstrap.servers"]}) as admin:
-        partitions = choose_partitions(admin, arguments.topic, arguments.partition)
+    options = read_options(arguments)
+    pattern = None if arguments.include is None else read_pattern(arguments.include)
+    partitions = [] if "group.id" in options else find_partitions(arguments, options, pattern)
     output = sys.stdout.buffer
     printed = 0
-    with Consumer(**options) as consumer:
-        consumer.assign(partitions)
-        begin(consumer, partitions, "earliest" if arguments.from_beginning else arguments.offset)
+    with Stop() as stop, report_unreachable(options), Consumer(**options) as consumer:
+        if "group.id" in options:
+            consumer.subscribe([arguments.topic] if pattern is None else pattern)
+        else:
+            start = "earliest" if arguments.from_beginning else arguments.offset or "latest"
+            consumer.assign(partitions)
+            begin(consumer, partitions, start)
         waiting_since = time.monotonic()
         try:
-            while limit is None or printed < limit:
-                records = consumer.poll(timeout_ms=wait_ms(arguments.timeout_ms, waiting_since))
+            while not stop.code and (limit is None or printed < limit):
+                records = consumer.poll(
+                    timeout_ms=wait_ms(arguments.timeout_ms, waiting_since),
+                    max_records=None if limit is None else limit - printed,
+                )
                 if records:
-                    for record in records if limit is None else records[: limit - printed]:
+                    for record in records:
                         output.write(write_record(record))
-                        printed += 1
+                    printed += len(records)
                     output.flush()
                     waiting_since = time.monotonic()
                 elif wait_ms(arguments.timeout_ms, waiting_since) == 0:
                     break
         finally:
             print(f"Processed a total of {printed} messages", file=sys.stderr)
-    return 0
+    return stop.code
+
+
+def read_formatter(arguments: argparse.Namespace) -> dict[str, str]:
+    """The properties of --formatter-config, overridden by those of --formatter-property."""
+    file = arguments.formatter_config
+    return {
+        **({} if file is None else read_properties_file(file)),
+        **read_pairs(arguments.formatter),
+    }
+
+
+def read_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The consumer's options, with those that have an option of their own.
+
+    Raises:
+        UsageError: two of them say different things.
+    """
+    options = {"client.id": CLIENT_ID, **read_client_options(arguments)}
+    if arguments.group is not None and options.get("group.id", arguments.group) != arguments.group:
+        raise UsageError(f"--group {arguments.group}, but group.id={options['group.id']}: give one")
+    if arguments.group is not None:
+        options["group.id"] = arguments.group
+    if arguments.isolation_level is not None:
+        options["isolation.level"] = arguments.isolation_level
+    if "group.id" in options:
+        for name in ("partition", "offset"):
+            if getattr(arguments, name) is not None:
+                raise UsageError(
+                    f"--{name} does not go with a group, which assigns partitions and keeps "
+                    "offsets; change these with `trimtab groups --reset-offsets`"
+                )
+    if arguments.partition is not None and arguments.topic is None:
+        raise UsageError(f"--partition {arguments.partition} needs --topic, not --include")
+    if arguments.from_beginning:
+        reset = options.setdefault("auto.offset.reset", "earliest")
+        if reset != "earliest":
+            raise UsageError(f"--from-beginning, but auto.offset.reset={reset}: give one")
+    return options
+
+
+def read_pattern(text: str) -> re.Pattern[str]:
+    """Raises:
+    UsageError: it is not a regular expression.
+    """
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UsageError(f"--include {text!r} is not a regular expression: {error}") from None
+
+
+def find_partitions(
+    arguments: argparse.Namespace, options: Mapping[str, Any], pattern: re.Pattern[str] | None
+) -> list[TopicPartition]:
+    """The partitions to read without a group.
+
+    Raises:
+        BrokerError: there is no such topic.
+        UsageError: there is no such partition, or no topic matches.
+    """
+    from trimtab.client.options import ADMIN
+
+    with connect_admin({name: options[name] for name in options if name in ADMIN}) as admin:
+        if pattern is None:
+            return choose_partitions(admin, arguments.topic, arguments.partition)
+        names = [name for name in admin.topics() if pattern.fullmatch(name)]
+        if not names:
+            raise UsageError(
+                f"--include {arguments.include!r}: no topic matches; see `trimtab topics --list`"
+            )
+        views = admin.describe_topics(names)
+        return [each for name in names for each in list_partitions(views[name])]
 
 
 def read_limit(count: int | None) -> int | None:

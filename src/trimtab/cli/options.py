@@ -37,6 +37,13 @@ class RefusedOption(argparse.Action):
         raise argparse.ArgumentError(self, self.why)
 
 
+def positive(text: str) -> int:
+    """The type of an option that is a whole number greater than zero."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number greater than zero")
+    return int(text)
+
+
 def add_list_option(
     parser: argparse._ActionsContainer,
     *names: str,

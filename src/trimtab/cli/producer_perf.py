@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trimtab.cli.failures import Failures
-from trimtab.cli.options import add_client_options, read_client_options
+from trimtab.cli.options import add_client_options, positive, read_client_options
 from trimtab.cli.reach import report_unreachable
 from trimtab.errors import UsageError
 
@@ -60,7 +60,7 @@ TRANSACTION_DURATION_MS = 3000
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", required=True, help="send to this topic")
     parser.add_argument(
-        "--num-records", required=True, type=_positive, metavar="N", help="send this many records"
+        "--num-records", required=True, type=positive, metavar="N", help="send this many records"
     )
     parser.add_argument(
         "--throughput",
@@ -72,7 +72,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     payload = parser.add_mutually_exclusive_group(required=True)
     payload.add_argument(
         "--record-size",
-        type=_positive,
+        type=positive,
         metavar="BYTES",
         help="payloads are this many random letters",
     )
@@ -98,7 +98,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "of them (default: none)",
     )
     parser.add_argument(
-        "--record-key-range", type=_positive, metavar="N", help="number of different keys"
+        "--record-key-range", type=positive, metavar="N", help="number of different keys"
     )
     parser.add_argument(
         "--keyed-share",
@@ -122,7 +122,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--transaction-duration-ms",
-        type=_positive,
+        type=positive,
         metavar="MS",
         help="commit each transaction after this time, in milliseconds, and begin the next "
         f"(default with a transactional id: {TRANSACTION_DURATION_MS})",
@@ -136,7 +136,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--reporting-interval",
-        type=_positive,
+        type=positive,
         default=5000,
         metavar="MS",
         help="print a line of progress every MS milliseconds (default: 5000)",
@@ -543,12 +543,6 @@ def _word_value(value: object) -> str:
     if math.isfinite(value):
         return f"{value:.3f}"
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number greater than zero")
-    return int(text)
 
 
 def _share(text: str) -> float:

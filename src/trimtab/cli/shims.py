@@ -34,11 +34,16 @@ SHIMS: Final[Mapping[str, str]] = {
     "kafka-configs.sh": "configs",
     "kafka-config.sh": "configs",  # as KIP-578 prints it
     "kafka-log-dirs.sh": "log-dirs",
+    "kafka-cluster.sh": "cluster",
     "kafka-reassign-partitions.sh": "reassign",
     "kafka-get-offsets.sh": "offsets",
+    "kafka-consumer-groups.sh": "groups",
+    "kafka-delete-records.sh": "delete-records",
+    "kafka-leader-election.sh": "leader-election",
     "kafka-console-producer.sh": "produce",
     "kafka-console-consumer.sh": "consume",
     "kafka-producer-perf-test.sh": "producer-perf",
+    "kafka-consumer-perf-test.sh": "consumer-perf",
 }
 """Kafka's tools, and the commands that have their options."""
 

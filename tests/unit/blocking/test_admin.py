@@ -8,7 +8,7 @@ import pytest
 
 from trimtab.blocking.admin import Admin
 from trimtab.blocking.producer import Producer
-from trimtab.client.admin import ConfigSource, ReassignmentsRefused
+from trimtab.client.admin import ConfigSource, PartlyRefused
 from trimtab.cluster import Cluster
 from trimtab.config.node import CONTROLLER_ID
 from trimtab.errors import BrokerError, ErrorCode, UsageError
@@ -115,7 +115,7 @@ class TestAlterConfigs:
 class TestReassignments:
     def test_go_where_they_are_sent_and_those_that_cannot_are_named(self, admin: Admin) -> None:
         admin.create_topic("moves", assignment={0: [0], 1: [1]})
-        with pytest.raises(ReassignmentsRefused) as refused:
+        with pytest.raises(PartlyRefused) as refused:
             admin.alter_reassignments({("moves", 0): [2], ("moves", 1): [7], ("moves", 9): None})
         assert {
             partition.partition: error.code for partition, error in refused.value.refusals.items()
@@ -146,7 +146,7 @@ class TestReassignments:
         assert moving[slow].removing == (0,)
         admin.alter_reassignments({slow: None})
         assert admin.list_reassignments() == {}
-        with pytest.raises(ReassignmentsRefused) as refused:
+        with pytest.raises(PartlyRefused) as refused:
             admin.alter_reassignments({slow: None})
         assert refused.value.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
         admin.alter_configs("broker", "", {"follower.replication.throttled.rate": None})

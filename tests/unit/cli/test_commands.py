@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from trimtab import Cluster
+from trimtab import Admin, Cluster
 from trimtab.cli import main
 
 Run = Callable[..., tuple[int, str, str]]
@@ -122,6 +122,13 @@ def test_what_cannot_be_consumed_is_said_in_one_line(
     assert (code, shown) == (1, "")
     assert error.startswith(f"trimtab consume: {why}")
     assert "Traceback" not in error
+
+
+def test_the_clusters_id_is_shown(run: Run, cluster: Cluster) -> None:
+    with Admin(cluster.bootstrap_servers) as admin:
+        cluster_id = admin.cluster().cluster_id
+    assert run("cluster", "cluster-id") == (0, f"Cluster ID: {cluster_id}\n", "")
+    assert json.loads(run("cluster", "cluster-id", "--json")[1]) == {"clusterId": cluster_id}
 
 
 def test_offsets_are_listed_by_partition_and_by_time(run: Run) -> None:

@@ -1,11 +1,29 @@
 from __future__ import annotations
 
+import argparse
+import io
 import json
+import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from trimtab.cli.consume import TextFormat, read_limit, wait_ms, write_json
+from trimtab import Admin, Cluster, Producer
+from trimtab.cli import main
+from trimtab.cli.consume import (
+    TextFormat,
+    configure,
+    read_formatter,
+    read_limit,
+    read_options,
+    read_pattern,
+    wait_ms,
+    write_json,
+)
 from trimtab.errors import UsageError
 from trimtab.records import Record, TimestampType
 
@@ -66,9 +84,9 @@ def test_json_holds_everything_and_bytes_as_base64() -> None:
 
 def test_a_poll_waits_no_longer_than_the_timeout_leaves() -> None:
     now = time.monotonic()
-    assert wait_ms(None, now) == 500
-    assert wait_ms(10_000, now) == 500
-    assert 0 < wait_ms(200, now) <= 200
+    assert wait_ms(None, now) == 200
+    assert wait_ms(10_000, now) == 200
+    assert 0 < wait_ms(100, now) <= 100
     assert wait_ms(200, now - 1) == 0
 
 
@@ -76,3 +94,155 @@ def test_minus_one_message_is_all_of_them_as_in_kafka() -> None:
     assert [read_limit(count) for count in (None, -1, 0, 5)] == [None, None, 0, 5]
     with pytest.raises(UsageError, match="--max-messages -2: write a number"):
         read_limit(-2)
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    return parser.parse_args(words)
+
+
+def test_options_of_the_command_become_options_of_the_consumer() -> None:
+    words = ("--topic", "t", "--group", "g", "--from-beginning", "-X", "fetch.min.bytes=5")
+    options = read_options(parse(*words, "--isolation-level", "read_committed"))
+    assert options == {
+        "bootstrap.servers": "127.0.0.1:9092",
+        "client.id": "console-consumer",
+        "group.id": "g",
+        "auto.offset.reset": "earliest",
+        "isolation.level": "read_committed",
+        "fetch.min.bytes": "5",
+    }
+    assert "group.id" not in read_options(parse("--topic", "t", "-X", "client.id=mine"))
+    assert read_options(parse("--topic", "t", "-X", "client.id=mine"))["client.id"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--group g -X group.id=h", "--group g, but group.id=h: give one"),
+        ("--group g --partition 0", "--partition does not go with a group"),
+        ("-X group.id=g --offset 5", "--offset does not go with a group"),
+        ("--from-beginning -X auto.offset.reset=latest", "--from-beginning, but auto.offset.reset"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(words: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        read_options(parse("--topic", "t", *words.split()))
+
+
+def test_a_partition_is_one_of_a_topic() -> None:
+    with pytest.raises(UsageError, match="--partition 0 needs --topic"):
+        read_options(parse("--include", "t", "--partition", "0"))
+    with pytest.raises(UsageError, match=r"'t\['.* is not a regular expression"):
+        read_pattern("t[")
+
+
+def test_a_property_overrides_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "formatter.properties"
+    file.write_text("print.key=true\nkey.separator=-\n")
+    words = ("--topic", "t", "--formatter-config", str(file), "--property", "key.separator=+")
+    assert read_formatter(parse(*words)) == {"print.key": "true", "key.separator": "+"}
+
+
+# in a group, on a cluster
+
+Run = Callable[..., tuple[int, str, str]]
+
+RECORDS = 1200
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=1) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topic("t", partitions=3)
+            admin.create_topic("u", partitions=1)
+        with Producer(cluster.bootstrap_servers) as producer:
+            for number in range(RECORDS):
+                producer.send("t", b"%d" % number, partition=number % 3)
+        yield cluster
+
+
+@pytest.fixture
+def run(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> Run:
+    """`trimtab consume` with these words; exit code, output and errors."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(["consume", *words, "--bootstrap-server", cluster.bootstrap_servers])
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def committed(cluster: Cluster, group: str) -> int:
+    """How many records of `t` the group has read, by its offsets."""
+    with Admin(cluster.bootstrap_servers) as admin:
+        return sum(each.offset for each in admin.list_group_offsets(group).values())
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_goes_on_where_it_has_ended(cluster: Cluster, run: Run, protocol: str) -> None:
+    group = f"goes-on-{protocol}"
+    words = ("--topic", "t", "--group", group, "-X", f"group.protocol={protocol}")
+    code, first, errors = run(*words, "--from-beginning", "--max-messages", "700")
+    assert (code, errors) == (0, "Processed a total of 700 messages\n")
+    assert committed(cluster, group) == 700
+    rest = run(*words, "--timeout-ms", "1000")[1]
+    assert sorted(map(int, (first + rest).split())) == list(range(RECORDS))
+    assert committed(cluster, group) == RECORDS
+    with Admin(cluster.bootstrap_servers) as admin:
+        assert admin.describe_groups([group])[group].state == "Empty"
+
+
+def test_topics_are_included_by_an_expression(run: Run) -> None:
+    words = ("--include", "[tu]", "--from-beginning", "--max-messages", str(RECORDS))
+    for group in ((), ("--group", "included")):
+        code, shown, _ = run(*words, *group)
+        assert (code, len(shown.split())) == (0, RECORDS)
+    code, shown, errors = run("--include", "[xyz]")
+    assert (code, shown) == (1, "")
+    assert errors.startswith("trimtab consume: --include '[xyz]': no topic matches")
+
+
+def test_records_that_could_not_be_printed_are_not_committed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.BytesIO):
+        def flush(self) -> None:
+            if self.tell() > 0:
+                raise OSError(28, "No space left on device")
+
+    class Output:
+        buffer = Full()
+
+    monkeypatch.setattr(sys, "stdout", Output())
+    server = ("--bootstrap-server", cluster.bootstrap_servers)
+    with pytest.raises(OSError, match="No space left"):
+        main(["consume", "--topic", "t", "--group", "full", "--from-beginning", *server])
+    assert len(Output.buffer.getvalue().split()) > 0
+    assert committed(cluster, "full") == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_after_what_it_has_printed(
+    cluster: Cluster, number: int, code: int
+) -> None:
+    group = f"ended-{number}"
+    words = ("--topic", "t", "--group", group, "--from-beginning", "-X", "max.poll.records=10")
+    server = ("--bootstrap-server", cluster.bootstrap_servers)
+    command = [sys.executable, "-m", "trimtab", "consume", *words, *server]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        printed = process.stdout.readline()
+        process.send_signal(number)
+        rest = process.stdout.read()
+        assert process.stderr is not None
+        errors = process.stderr.read()
+    count = len((printed + rest).split())
+    assert (process.returncode, errors.decode()) == (
+        *(code, f"Processed a total of {count} messages\n"),
+    )
+    assert committed(cluster, group) == count
+    with Admin(cluster.bootstrap_servers) as admin:
+        assert admin.describe_groups([group])[group].state == "Empty"

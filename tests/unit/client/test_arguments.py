@@ -253,8 +253,14 @@ CALLS: dict[type, dict[str, dict[str, Any]]] = {
         "list_transactions": {"prefix": "", "states": ["Ongoing"]},
         "describe_transactions": {"transactional_ids": ["id"]},
         "fence_producers": {"transactional_ids": ["id"]},
+        "list_groups": {"states": ["Stable"], "types": ["classic"]},
+        "describe_groups": {"group_ids": ["g"]},
+        "delete_groups": {"group_ids": ["gone"]},
         "list_group_offsets": {"group": "g"},
         "alter_group_offsets": {"group": "g", "offsets": {("t", 0): 0}},
+        "delete_group_offsets": {"group": "g", "partitions": [("t", 0)]},
+        "delete_records": {"offsets": {("t", 0): 0}},
+        "elect_leaders": {"partitions": [("t", 0)], "unclean": False},
     },
 }
 """Every method with arguments, and arguments that are right."""

@@ -21,7 +21,7 @@ from trimtab.cli.reassign.documents import (
 from trimtab.cli.reassign.preview import describe_moves, show_moves
 from trimtab.cli.reassign.throttles import clear_throttles, set_throttles
 from trimtab.cli.usage import read_usage
-from trimtab.client.admin import Reassignment, ReassignmentsRefused
+from trimtab.client.admin import PartlyRefused, Reassignment
 from trimtab.errors import BrokerError, UsageError
 from trimtab.records import TopicPartition
 
@@ -323,7 +323,7 @@ def _alter(
                 {partition: targets[partition] for partition in some},
                 allow_replication_factor_change=allows_other_factor,
             )
-        except ReassignmentsRefused as error:
+        except PartlyRefused as error:
             refusals.update(error.refusals)
     return refusals
 

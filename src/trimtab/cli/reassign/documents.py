@@ -11,10 +11,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from trimtab.cli.json_file import VERSION, read_entries, read_partition_entries
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 
-_VERSION = 1
 _ANY = "any"
 _TOPICS = '{"version": 1, "topics": [{"topic": "t"}, …]}'
 _ASSIGNMENT = (
@@ -29,7 +29,7 @@ def read_topics(path: str) -> list[str]:
         UsageError: the file cannot be read, has another form, or names a topic twice.
     """
     topics = []
-    for entry in _list(path, _read(path).get("topics"), _TOPICS):
+    for entry in read_entries(path, "topics", _TOPICS):
         match entry:
             case {"topic": str(topic)}:
                 topics.append(topic)
@@ -60,19 +60,13 @@ def read_assignment(path: str) -> Assignment:
         UsageError: the file cannot be read, has another form, names no partition, or names a
             partition or one of its brokers twice.
     """
-    document = _read(path)
     assignment = Assignment({}, {})
-    for entry in _list(path, document.get("partitions"), _ASSIGNMENT):
+    for partition, entry in read_partition_entries(path, _ASSIGNMENT).items():
         match entry:
-            case {"topic": str(topic), "partition": int(index), "replicas": [*replicas]} if all(
-                isinstance(broker, int) for broker in replicas
-            ):
-                name = f"{path}: partition {topic}-{index}"
+            case {"replicas": [*replicas]} if all(isinstance(broker, int) for broker in replicas):
+                name = f"{path}: partition {partition}"
             case _:
                 raise UsageError(f"{path}: {entry} should be as in {_ASSIGNMENT}")
-        partition = TopicPartition(topic, index)
-        if partition in assignment.replicas:
-            raise UsageError(f"{name} is listed more than once")
         if not replicas or len(set(replicas)) < len(replicas):
             raise UsageError(f"{name} has replicas {replicas}: name each broker once")
         log_dirs = entry.get("log_dirs", [_ANY] * len(replicas))
@@ -82,8 +76,6 @@ def read_assignment(path: str) -> Assignment:
         for broker, directory in zip(replicas, log_dirs, strict=True):
             if directory != _ANY:
                 assignment.directories[partition, broker] = directory
-    if not assignment.replicas:
-        raise UsageError(f"{path} names no partition: there is nothing to do")
     return assignment
 
 
@@ -94,7 +86,7 @@ def write_assignment(assignment: Mapping[TopicPartition, Sequence[int]]) -> str:
 
 def describe_assignment(assignment: Mapping[TopicPartition, Iterable[int]]) -> dict[str, Any]:
     return {
-        "version": _VERSION,
+        "version": VERSION,
         "partitions": [
             {
                 "topic": partition.topic,
@@ -105,22 +97,3 @@ def describe_assignment(assignment: Mapping[TopicPartition, Iterable[int]]) -> d
             for partition, replicas in sorted(assignment.items())
         ],
     }
-
-
-def _list(path: str, entries: object, form: str) -> list[Any]:
-    if isinstance(entries, list):
-        return entries
-    raise UsageError(f"{path} should be as in {form}")
-
-
-def _read(path: str) -> dict[str, Any]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}") from None
-    if not isinstance(document, dict) or document.get("version", _VERSION) != _VERSION:
-        raise UsageError(f'{path}: a JSON object with "version": {_VERSION} is needed')
-    return document

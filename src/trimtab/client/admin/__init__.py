@@ -1,7 +1,8 @@
 """The admin client on an event loop; `trimtab.blocking.admin` has the one for threads.
 
 async_admin          the public class
-topics, configs, reassignments, log_dirs, eligible_leaders, transactions, group_offsets
+topics, records, configs, reassignments, elections, log_dirs, eligible_leaders, transactions,
+groups, group_offsets
                      build the requests, and read the responses
 calls                choose the broker, and retry
 answers              the types of arguments and results
@@ -13,10 +14,13 @@ from trimtab.client.admin.answers import (
     ConfigSource,
     ConfigSynonym,
     EligibleLeaders,
+    GroupDescription,
+    GroupListing,
+    GroupMember,
     LogDirectory,
     NewTopic,
+    PartlyRefused,
     Reassignment,
-    ReassignmentsRefused,
     ReplicaLog,
     TransactionDescription,
     TransactionListing,
@@ -30,11 +34,14 @@ __all__ = [
     "ConfigSource",
     "ConfigSynonym",
     "EligibleLeaders",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
     "LogDirectory",
     "Moment",
     "NewTopic",
+    "PartlyRefused",
     "Reassignment",
-    "ReassignmentsRefused",
     "ReplicaLog",
     "TransactionDescription",
     "TransactionListing",

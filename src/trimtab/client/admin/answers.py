@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from trimtab.client.network.connection import Node
 from trimtab.config import OptionType
 from trimtab.errors import BrokerError
 from trimtab.records import TopicPartition
 from trimtab.wire.sentinels import BROKER_DEFAULT
+
+K = TypeVar("K")
+D = TypeVar("D")
+
+GroupType: TypeAlias = Literal["classic", "consumer"]
+"""The protocol of a group, or of a member (KIP-848)."""
 
 ConfigKind: TypeAlias = Literal["topic", "broker"]
 """A resource with options. A broker's name is its id, "" stands for all brokers."""
@@ -110,18 +116,20 @@ class Reassignment(NamedTuple):
     removing: tuple[int, ...]
 
 
-class ReassignmentsRefused(BrokerError):
-    """Some partitions cannot be moved as requested; the call's other moves have begun.
+class PartlyRefused(BrokerError, Generic[K, D]):
+    """Parts of a request are refused; the others are carried out.
 
     Attributes:
-        refusals: the error of each.
+        refusals: the error of each refused part: of a partition, or of a group.
+        done: what the call would have returned for the others.
     """
 
-    def __init__(self, refusals: dict[TopicPartition, BrokerError]) -> None:
+    def __init__(self, refusals: dict[K, BrokerError], done: D) -> None:
         first = next(iter(refusals.values()))
         more = f"; and {len(refusals) - 1} more" if len(refusals) > 1 else ""
         super().__init__(first.code, first.detail + more, first.subject)
         self.refusals = refusals
+        self.done = done
 
 
 class TransactionListing(NamedTuple):
@@ -183,3 +191,63 @@ class LogDirectory(NamedTuple):
     logs: dict[TopicPartition, ReplicaLog]
     total_bytes: int
     usable_bytes: int
+
+
+class GroupListing(NamedTuple):
+    """A group that its coordinator knows.
+
+    Attributes:
+        protocol_type: "consumer" for consumers' groups; "" if it has stored offsets only.
+        state: one of Kafka's, such as Empty or Stable; "" from brokers before Kafka 2.6.
+        type: classic, consumer, share or streams; "" from brokers before Kafka 3.8.
+    """
+
+    group_id: str
+    protocol_type: str
+    state: str
+    type: str
+
+
+class GroupMember(NamedTuple):
+    """A member of a group.
+
+    Attributes:
+        instance_id: of a static member (`group.instance.id`).
+        host: its address as the coordinator sees it, such as `/127.0.0.1`.
+        partitions: what it reads.
+        target: what it is to read; None for members of classic groups.
+        epoch: of what it reads; None likewise.
+        protocol: which it uses; None likewise, and from brokers before Kafka 4.0.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+    target: tuple[TopicPartition, ...] | None = None
+    epoch: int | None = None
+    protocol: GroupType | None = None
+
+
+class GroupDescription(NamedTuple):
+    """A group, with its members.
+
+    Attributes:
+        protocol_type: "consumer" for consumers' groups; "" if it has stored offsets only.
+        state: one of Kafka's: Empty, Stable; of classic groups PreparingRebalance,
+            CompletingRebalance; of consumer groups Assigning, Reconciling.
+        assignor: the name of the one that the members have agreed on; "" without members.
+        epoch: rises when the group changes; None for classic groups.
+        target_epoch: the epoch to which the members' targets belong; None likewise.
+    """
+
+    group_id: str
+    type: GroupType
+    protocol_type: str
+    state: str
+    assignor: str
+    coordinator: Node
+    members: tuple[GroupMember, ...]
+    epoch: int | None = None
+    target_epoch: int | None = None

@@ -8,10 +8,13 @@ from typing import Final, Literal, TypeAlias
 
 from trimtab.client.admin import (
     configs,
+    elections,
     eligible_leaders,
     group_offsets,
+    groups,
     log_dirs,
     reassignments,
+    records,
     transactions,
 )
 from trimtab.client.admin import topics as topic_calls
@@ -20,6 +23,8 @@ from trimtab.client.admin.answers import (
     ConfigEntry,
     ConfigKind,
     EligibleLeaders,
+    GroupDescription,
+    GroupListing,
     LogDirectory,
     NewTopic,
     Reassignment,
@@ -46,13 +51,20 @@ from trimtab.client.arguments import (
 )
 from trimtab.client.async_client import AsyncClient
 from trimtab.client.fetcher.offsets import Isolation, OffsetAndTimestamp, Offsets
+from trimtab.client.group_offsets import OffsetAndMetadata, checked_offsets
 from trimtab.client.network.session import Session
 from trimtab.client.options import ADMIN, client_options
 from trimtab.client.sender.prepared import ProducerIdentity
 from trimtab.client.topic_view import TopicView
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
-from trimtab.wire.sentinels import BROKER_DEFAULT, EARLIEST, LATEST, MAX_TIMESTAMP
+from trimtab.wire.sentinels import (
+    BROKER_DEFAULT,
+    EARLIEST,
+    HIGH_WATERMARK,
+    LATEST,
+    MAX_TIMESTAMP,
+)
 
 Moment: TypeAlias = Literal["earliest", "latest", "max_timestamp"] | int
 """An offset of a partition: its start, its end, its largest timestamp, or a time in ms."""
@@ -61,7 +73,7 @@ _ENDS: Final = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIM
 
 
 class AsyncAdmin(AsyncClient):
-    """Manages topics, configurations, reassignments and transactions, on an event loop.
+    """Manages topics, configurations, replicas, groups and transactions, on an event loop.
 
     Args:
         bootstrap_servers, options: as for `Admin`.
@@ -262,7 +274,7 @@ class AsyncAdmin(AsyncClient):
             allow_replication_factor_change: whether the number of replicas may change (KIP-860).
 
         Raises:
-            ReassignmentsRefused: some partitions cannot be moved; the other moves have begun.
+            PartlyRefused: some partitions cannot be moved; the other moves have begun.
         """
         await reassignments.alter_reassignments(
             self._calls,
@@ -334,41 +346,128 @@ class AsyncAdmin(AsyncClient):
             self._calls, checked_texts("transactional_ids", transactional_ids)
         )
 
-    async def list_group_offsets(self, group: str) -> dict[TopicPartition, int]:
+    async def list_groups(
+        self, states: Iterable[str] | None = None, types: Iterable[str] | None = None
+    ) -> list[GroupListing]:
+        """All groups that the cluster knows, sorted by id.
+
+        Args:
+            states: only groups in one of these states, such as `["Stable"]`; None for all.
+            types: only groups of these types, such as `["classic", "consumer"]`; None for all.
+
+        Raises:
+            BrokerError: UNSUPPORTED_VERSION, if a broker is too old to select by state (Kafka 2.6)
+                or by type (3.8).
+        """
+        return await groups.list_groups(
+            self._calls,
+            () if states is None else checked_texts("states", states),
+            () if types is None else checked_texts("types", types),
+        )
+
+    async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """State and members of these groups, of both protocols; groups that no coordinator knows
+        are left out.
+
+        Raises:
+            BrokerError: a coordinator refuses, such as GROUP_AUTHORIZATION_FAILED.
+        """
+        return await groups.describe_groups(self._calls, checked_texts("group_ids", group_ids))
+
+    async def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Delete groups without members, and their committed offsets.
+
+        Raises:
+            PartlyRefused: some groups have members (NON_EMPTY_GROUP), do not exist
+                (GROUP_ID_NOT_FOUND), or may not be deleted; the others are deleted.
+        """
+        await groups.delete_groups(self._calls, checked_texts("group_ids", group_ids))
+
+    async def list_group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """A consumer group's committed offsets (of the next record to read), by partition.
 
         Empty for an unknown group.
 
         Raises:
-            BrokerError: UNSUPPORTED_VERSION from a cluster without consumer groups, such as one of
-                trimtab's; not authorized.
+            BrokerError: not authorized.
             Unavailable: its coordinator does not answer in time.
         """
         return await group_offsets.list_group_offsets(self._calls, _checked_group(group))
 
-    async def alter_group_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
+    async def alter_group_offsets(
+        self, group: str, offsets: Mapping[Partition, int | OffsetAndMetadata]
+    ) -> None:
         """Set a consumer group's committed offsets (of the next record to read), by partition
         (KIP-396).
 
         Tools that show lag use them, too. The group must have no members.
 
         Raises:
-            BrokerError: UNSUPPORTED_VERSION from a cluster without consumer groups, such as one of
-                trimtab's; UNKNOWN_MEMBER_ID if the group has members; not authorized.
+            BrokerError: UNKNOWN_MEMBER_ID if the group has members; not authorized.
             Unavailable: its coordinator does not answer in time.
         """
         _checked_group(group)
-        await group_offsets.alter_group_offsets(
+        await group_offsets.alter_group_offsets(self._calls, group, checked_offsets(offsets))
+
+    async def delete_group_offsets(self, group: str, partitions: Iterable[Partition]) -> None:
+        """Delete a consumer group's committed offsets of these partitions (KIP-496). Partitions
+        without one stay without.
+
+        Raises:
+            BrokerError: GROUP_ID_NOT_FOUND; not authorized.
+            PartlyRefused: the group reads the topics of some partitions
+                (GROUP_SUBSCRIBED_TO_TOPIC), or they do not exist; the others' offsets are deleted.
+        """
+        _checked_group(group)
+        await group_offsets.delete_group_offsets(self._calls, group, checked_partitions(partitions))
+
+    async def delete_records(self, offsets: Mapping[Partition, int]) -> dict[TopicPartition, int]:
+        """Delete the records before an offset of each partition (KIP-107).
+
+        Args:
+            offsets: the first offset to keep; -1 for the high watermark, which deletes all records.
+
+        Returns:
+            The first offset that every live replica still has.
+
+        Raises:
+            PartlyRefused: some partitions do not exist, or the offset is after their high watermark
+                (OFFSET_OUT_OF_RANGE); the others' records are deleted, and `done` has their result.
+        """
+        return await records.delete_records(
             self._calls,
-            group,
             {
                 checked_partition(partition): checked_integer(
-                    f"the offset of {shown(partition)}", offset, 0, MAX_INT64
+                    f"the offset of {shown(partition)}", offset, HIGH_WATERMARK, MAX_INT64
                 )
                 for partition, offset in checked_mapping(
                     "offsets", offsets, "{('t', 0): 42}"
                 ).items()
             },
+        )
+
+    async def elect_leaders(
+        self, partitions: Iterable[Partition] | None = None, unclean: bool = False
+    ) -> list[TopicPartition]:
+        """Make the first live replica in sync, the preferred leader, lead again (KIP-183, KIP-460).
+
+        Args:
+            partitions: None for all of the cluster.
+            unclean: instead elect any live replica for partitions without a leader. Records that it
+                lacks are lost.
+
+        Returns:
+            The partitions that have a new leader; the others needed no election.
+
+        Raises:
+            PartlyRefused: no replica can be elected for some partitions
+                (PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE), or they do not
+                exist; `done` has the partitions with a new leader.
+        """
+        return await elections.elect_leaders(
+            self._calls,
+            None if partitions is None else checked_partitions(partitions),
+            checked_flag("unclean", unclean),
         )
 
     async def cluster(self, timeout_ms: float | None = None) -> ClusterDescription:

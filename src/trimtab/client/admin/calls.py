@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from trimtab.client.network.connection import Connection
 from trimtab.client.network.session import Session
 from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, UsageError, error_code
+from trimtab.records import TopicPartition
 from trimtab.wire.messages.metadata import MetadataResponse
 from trimtab.wire.schema import Request
 
@@ -150,3 +151,11 @@ def unknown_topic(name: str) -> BrokerError:
     return BrokerError(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic", f"topic {name}"
     )
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partition numbers by topic, as requests list them."""
+    grouped: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        grouped.setdefault(topic, []).append(index)
+    return grouped

@@ -1,10 +1,14 @@
-"""Reading and setting a consumer group's offsets (KIP-396)."""
+"""Reading, setting and deleting a group's offsets (KIP-396, KIP-496)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
+from trimtab.client.admin.answers import PartlyRefused
 from trimtab.client.admin.calls import Calls, FinalError
+from trimtab.client.admin.groups import ABOUT_THE_COORDINATOR
+from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.client.network.coordinator import CoordinatorKind
 from trimtab.errors import BrokerError, ErrorCode, error_code
 from trimtab.records import TopicPartition
@@ -14,31 +18,34 @@ from trimtab.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
+from trimtab.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
 from trimtab.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
 )
 
-_LAST_VERSION_WITH_NAMES = 9
-_SEVERAL_GROUPS_SINCE = 8
-_ABOUT_THE_COORDINATOR = (
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.REQUEST_TIMED_OUT,
-)
+_LAST_VERSION_WITH_NAMES: Final = 9
+_SEVERAL_GROUPS_SINCE: Final = 8
 
 
 async def alter_group_offsets(
-    calls: Calls, group: str, offsets: Mapping[TopicPartition, int]
+    calls: Calls, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> None:
     link = calls.session.coordinator(CoordinatorKind.GROUP, group)
     topics: dict[str, list[OffsetCommitRequestPartition]] = {}
-    for (topic, index), offset in offsets.items():
+    for (topic, index), position in offsets.items():
         topics.setdefault(topic, []).append(
             OffsetCommitRequestPartition(
-                partition_index=index, committed_offset=offset, committed_metadata=""
+                partition_index=index,
+                committed_offset=position.offset,
+                committed_leader_epoch=position.leader_epoch,
+                committed_metadata=position.metadata,
             )
         )
     request = OffsetCommitRequest(
@@ -51,7 +58,7 @@ async def alter_group_offsets(
             for each in topic.partitions:
                 code = error_code(each.error_code)
                 subject = f"group {group}, {TopicPartition(topic.name, each.partition_index)}"
-                if code in _ABOUT_THE_COORDINATOR:
+                if code in ABOUT_THE_COORDINATOR:
                     return code, subject
                 if code is not ErrorCode.NONE:  # no retry, also for an unknown partition
                     raise FinalError(BrokerError(code, "while setting its offset", subject))
@@ -65,7 +72,7 @@ async def alter_group_offsets(
     await calls.retry(f"set the offsets of group {group}", commit)
 
 
-async def list_group_offsets(calls: Calls, group: str) -> dict[TopicPartition, int]:
+async def list_group_offsets(calls: Calls, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
     link = calls.session.coordinator(CoordinatorKind.GROUP, group)
 
     def make(version: int) -> OffsetFetchRequest:
@@ -76,18 +83,58 @@ async def list_group_offsets(calls: Calls, group: str) -> dict[TopicPartition, i
     def judge(response: OffsetFetchResponse) -> tuple[ErrorCode, str]:
         whole = response.groups[0] if response.groups else response
         code = error_code(whole.error_code)
-        if code is not ErrorCode.NONE and code not in _ABOUT_THE_COORDINATOR:
+        if code is not ErrorCode.NONE and code not in ABOUT_THE_COORDINATOR:
             raise FinalError(BrokerError(code, "while reading its offsets", f"group {group}"))
         return code, f"group {group}"
 
-    async def fetch() -> dict[TopicPartition, int]:
+    async def fetch() -> dict[TopicPartition, OffsetAndMetadata]:
         response = await link.ask(OffsetFetchRequest, make, judge, at_most=_LAST_VERSION_WITH_NAMES)
         topics = response.groups[0].topics if response.groups else response.topics
         return {
-            TopicPartition(topic.name, each.partition_index): each.committed_offset
+            TopicPartition(topic.name, each.partition_index): OffsetAndMetadata(
+                each.committed_offset, each.metadata or "", each.committed_leader_epoch
+            )
             for topic in topics
             for each in topic.partitions
             if each.committed_offset >= 0
         }
 
     return await calls.retry(f"read the offsets of group {group}", fetch)
+
+
+async def delete_group_offsets(
+    calls: Calls, group: str, partitions: Sequence[TopicPartition]
+) -> None:
+    link = calls.session.coordinator(CoordinatorKind.GROUP, group)
+    topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(OffsetDeleteRequestPartition(partition_index=index))
+    request = OffsetDeleteRequest(
+        group_id=group,
+        topics=[OffsetDeleteRequestTopic(name=name, partitions=of) for name, of in topics.items()],
+    )
+
+    def judge(response: OffsetDeleteResponse) -> tuple[ErrorCode, str]:
+        code = error_code(response.error_code)
+        if code is not ErrorCode.NONE and code not in ABOUT_THE_COORDINATOR:
+            raise FinalError(BrokerError(code, "while deleting its offsets", f"group {group}"))
+        return code, f"group {group}"
+
+    async def delete() -> dict[TopicPartition, BrokerError]:
+        response = await link.ask(OffsetDeleteRequest, lambda version: request, judge)
+        return {
+            TopicPartition(topic.name, each.partition_index): BrokerError(
+                error_code(each.error_code),
+                "",
+                f"group {group}, {TopicPartition(topic.name, each.partition_index)}",
+            )
+            for topic in response.topics
+            for each in topic.partitions
+            if each.error_code != ErrorCode.NONE
+        }
+
+    if not partitions:
+        return
+    refusals = await calls.retry(f"delete offsets of group {group}", delete)
+    if refusals:
+        raise PartlyRefused(refusals, None)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from trimtab.client.admin.answers import Reassignment, ReassignmentsRefused
+from trimtab.client.admin.answers import PartlyRefused, Reassignment
 from trimtab.client.admin.calls import (
     Calls,
+    by_topic,
     check,
     may_be_sent_again,
     raise_change_error,
@@ -51,7 +52,7 @@ async def alter_reassignments(
                         for index in indexes
                     ],
                 )
-                for topic, indexes in _by_topic(wanted).items()
+                for topic, indexes in by_topic(wanted).items()
             ],
         )
         response = await calls.send_once(
@@ -81,7 +82,7 @@ async def alter_reassignments(
     if wanted:
         await calls.retry("alter reassignments", alter)
     if refusals:
-        raise ReassignmentsRefused(refusals)
+        raise PartlyRefused(refusals, None)
 
 
 async def list_reassignments(
@@ -95,7 +96,7 @@ async def list_reassignments(
             if partitions is None
             else [
                 ListPartitionReassignmentsTopics(name=topic, partition_indexes=indexes)
-                for topic, indexes in _by_topic(partitions).items()
+                for topic, indexes in by_topic(partitions).items()
             ],
         )
         response = await connection.request(request)
@@ -109,10 +110,3 @@ async def list_reassignments(
         }
 
     return await calls.retry("list reassignments", ask)
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    by_topic: dict[str, list[int]] = {}
-    for topic, index in partitions:
-        by_topic.setdefault(topic, []).append(index)
-    return by_topic

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from random import Random
 from typing import TypeAlias, TypeVar
@@ -49,6 +49,34 @@ class CoordinatorKind(IntEnum):
 
     GROUP = 0
     TRANSACTION = 1
+
+
+async def find_coordinators(
+    connection: Connection, kind: CoordinatorKind, keys: Sequence[str]
+) -> list[Coordinator]:
+    """The coordinator of each key, or why there is none: in one request, or one for each key from
+    brokers before Kafka 3.0 (KIP-699)."""
+    version = connection.version_of(FindCoordinatorRequest)
+    if version >= _SEVERAL_KEYS_SINCE:
+        request = FindCoordinatorRequest(key_type=kind, coordinator_keys=list(keys))
+        return (await connection.request(request, version)).coordinators
+    answers = await asyncio.gather(
+        *(
+            connection.request(FindCoordinatorRequest(key=key, key_type=kind), version)
+            for key in keys
+        )
+    )
+    return [
+        Coordinator(
+            key=key,
+            node_id=each.node_id,
+            host=each.host,
+            port=each.port,
+            error_code=each.error_code,
+            error_message=each.error_message,
+        )
+        for key, each in zip(keys, answers, strict=True)
+    ]
 
 
 class CoordinatorLink:
@@ -169,25 +197,10 @@ class CoordinatorLink:
                 " Apache Kafka",
                 str(self),
             )
-        version = connection.version_of(FindCoordinatorRequest)
-        if version < _SEVERAL_KEYS_SINCE:
-            request = FindCoordinatorRequest(key=self._key, key_type=self._kind)
-        else:
-            request = FindCoordinatorRequest(key_type=self._kind, coordinator_keys=[self._key])
-        response = await connection.request(request, version)
-        if version < _SEVERAL_KEYS_SINCE:
-            found = Coordinator(
-                key=self._key,
-                node_id=response.node_id,
-                host=response.host,
-                port=response.port,
-                error_code=response.error_code,
-                error_message=response.error_message,
-            )
-        elif response.coordinators:
-            found = response.coordinators[0]
-        else:
+        answers = await find_coordinators(connection, self._kind, [self._key])
+        if not answers:
             raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no answer", str(self))
+        (found,) = answers
         code = error_code(found.error_code)
         if code is not ErrorCode.NONE:
             raise BrokerError(code, found.error_message or "", str(self))

@@ -153,9 +153,9 @@ def take_snapshot(
             for partition, log in each.logs.items()
         ],
         group_offsets=[
-            (at, group, *partition, offset)
+            (at, group, *partition, committed_at.offset)
             for group, offsets in committed.items()
-            for partition, offset in sorted(offsets.items())
+            for partition, committed_at in sorted(offsets.items())
         ],
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.errors import BrokerError, ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.spark.load import snapshots
@@ -47,7 +48,7 @@ class FakeAdmin:
         return self._answer("logs", {1: [directory], 2: []})
 
     def list_group_offsets(self, group: str) -> Any:
-        return self._answer(group, {TopicPartition("t", 0): 7})
+        return self._answer(group, {TopicPartition("t", 0): OffsetAndMetadata(7)})
 
     def describe_configs(self, _: str, broker: int) -> Any:
         option = SimpleNamespace(name="max.broker.partitions", value="50")

@@ -1,0 +1,287 @@
+"""Measure how fast a consumer reads, with the options and output of kafka-consumer-perf-test.
+
+The consumer is a member of a group, and does nothing with the records but count them and their
+bytes of keys and values. One MB is 2^20 bytes, as in Kafka's tool. Times are local.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from trimtab.cli.consume import read_pattern
+from trimtab.cli.options import RefusedOption, add_client_options, positive, read_client_options
+from trimtab.cli.reach import report_unreachable
+from trimtab.cli.stopping import Stop
+from trimtab.records import TopicPartition
+
+if TYPE_CHECKING:
+    from trimtab.blocking.consumer import Consumer
+
+EXAMPLES = """\
+  trimtab consumer-perf --topic t --num-records 1000000
+  trimtab consumer-perf --topic t --num-records 1000000 --show-detailed-stats \\
+      --reporting-interval 1000 --command-property max.poll.records=5000
+  trimtab consumer-perf --include 'load-.*' --num-records 100000 --json
+"""
+
+CLIENT_ID: Final = "perf-consumer-client"
+POLL_MS: Final = 100
+_MEGABYTE: Final = 1024 * 1024
+
+_HEAD_TIMES: Final = "rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
+HEAD: Final = (
+    f"start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, "
+    f"{_HEAD_TIMES}"
+)
+DETAILED_HEAD: Final = (
+    f"time, threadId, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, {_HEAD_TIMES}"
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--topic", help="read this topic")
+    which.add_argument(
+        "--include", metavar="REGEX", help="read the topics whose whole name matches"
+    )
+    parser.add_argument(
+        "--num-records",
+        "--messages",
+        dest="num_records",
+        type=positive,
+        required=True,
+        metavar="N",
+        help="end after this many records",
+    )
+    parser.add_argument(
+        "--group", help="the consumer group (default: perf-consumer- and a random number)"
+    )
+    parser.add_argument(
+        "--from-latest",
+        action="store_true",
+        help="where the group has no offset, begin at the end (default: with the earliest record)",
+    )
+    parser.add_argument(
+        "--fetch-size",
+        type=positive,
+        metavar="BYTES",
+        help="most bytes of a partition in one fetch (default: 1048576)",
+    )
+    parser.add_argument(
+        "--socket-buffer-size",
+        type=positive,
+        metavar="BYTES",
+        help="receive buffer of the socket (default: 2097152)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=positive,
+        default=10_000,
+        metavar="MS",
+        help="end when no record has arrived for this many milliseconds (default: 10000)",
+    )
+    parser.add_argument(
+        "--show-detailed-stats",
+        action="store_true",
+        help="print a line each --reporting-interval, in place of one at the end",
+    )
+    parser.add_argument(
+        "--reporting-interval",
+        type=positive,
+        default=5000,
+        metavar="MS",
+        help="with --show-detailed-stats: milliseconds between lines (default: 5000)",
+    )
+    parser.add_argument("--hide-header", action="store_true", help="leave out the first line")
+    parser.add_argument(
+        "--print-metrics",
+        action=RefusedOption,
+        why="trimtab's consumer has no metrics yet: leave it out",
+    )
+    parser.add_argument(
+        "--date-format",
+        action=RefusedOption,
+        why="times are printed as yyyy-MM-dd HH:mm:ss:SSS, the default: leave it out",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print a JSON object for each line, without a header",
+    )
+    add_client_options(parser, files=["--consumer.config"])
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from trimtab.blocking.consumer import Consumer
+
+    options = read_options(arguments)
+    topics = [arguments.topic] if arguments.include is None else read_pattern(arguments.include)
+    is_json, is_detailed = arguments.json, arguments.show_detailed_stats
+    if not is_json and not arguments.hide_header:
+        print(DETAILED_HEAD if is_detailed else HEAD, flush=True)
+    with Stop() as stop, report_unreachable(options), Consumer(**options) as consumer:
+        clock = JoinClock()
+        consumer.subscribe(topics, on_assigned=clock.assigned, on_revoked=clock.revoked)
+        whole = read(consumer, arguments, clock, stop)
+        if not is_detailed:
+            print(json.dumps(whole.describe()) if is_json else whole, flush=True)
+    if whole.records < arguments.num_records and not stop.code:
+        print(
+            f"WARNING: only {whole.records} of {arguments.num_records} records: none arrived for "
+            f"{arguments.timeout} ms; --timeout waits longer",
+            file=sys.stderr,
+        )
+    return stop.code
+
+
+def read_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The consumer's options: those of the command, over properties, over the tool's defaults."""
+    given = {
+        "group.id": arguments.group,
+        "receive.buffer.bytes": arguments.socket_buffer_size,
+        "max.partition.fetch.bytes": arguments.fetch_size,
+        "auto.offset.reset": "latest" if arguments.from_latest else None,
+    }
+    return {
+        "client.id": CLIENT_ID,
+        "check.crcs": "false",
+        "group.id": f"perf-consumer-{random.randrange(100_000)}",
+        "receive.buffer.bytes": 2 * _MEGABYTE,
+        "max.partition.fetch.bytes": _MEGABYTE,
+        "auto.offset.reset": "earliest",
+        **read_client_options(arguments),
+        **{name: value for name, value in given.items() if value is not None},
+    }
+
+
+class JoinClock:
+    """How long the consumer has had no partitions: from the start, or from when it lost them all,
+    until it gets some."""
+
+    def __init__(self) -> None:
+        self._owned: set[TopicPartition] = set()
+        self._began_ms = _now_ms()
+        self.total_ms = 0.0
+
+    def revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        self._owned.difference_update(partitions)
+        if not self._owned:
+            self._began_ms = _now_ms()
+
+    def assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        if not self._owned:
+            self.total_ms += _now_ms() - self._began_ms
+        self._owned.update(partitions)
+
+
+class Period(NamedTuple):
+    """What was read in a period; as text, a line of Kafka's ConsumerPerformance.
+
+    Attributes:
+        began, ended: seconds since 1970.
+        before: what had been read before the period: bytes and records.
+        bytes, records: in all, since the start.
+        joining_ms: milliseconds of the period in which the consumer had no partitions.
+        is_whole: whether it is the whole run.
+    """
+
+    began: float
+    ended: float
+    before: tuple[int, int]
+    bytes: int
+    records: int
+    joining_ms: int
+    is_whole: bool
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """MB and records per second."""
+        return self._rates((self.ended - self.began) * 1000)
+
+    @property
+    def fetching_ms(self) -> int:
+        return round((self.ended - self.began) * 1000) - self.joining_ms
+
+    @property
+    def fetch_rates(self) -> tuple[float, float]:
+        """The same without the time in which it had no partitions."""
+        return self._rates(self.fetching_ms)
+
+    def _rates(self, elapsed_ms: float) -> tuple[float, float]:
+        if elapsed_ms <= 0:
+            return 0.0, 0.0
+        read = self.bytes - self.before[0], self.records - self.before[1]
+        return read[0] / _MEGABYTE * 1000 / elapsed_ms, read[1] * 1000 / elapsed_ms
+
+    def __str__(self) -> str:
+        start = f"{write_time(self.began)}, {write_time(self.ended)}"
+        (megabytes, records), (fetched, fetched_records) = self.rates, self.fetch_rates
+        return (
+            f"{start if self.is_whole else f'{write_time(self.ended)}, 0'}, "
+            f"{self.bytes / _MEGABYTE:.4f}, {megabytes:.4f}, {self.records}, {records:.4f}, "
+            f"{self.joining_ms}, {self.fetching_ms}, {fetched:.4f}, {fetched_records:.4f}"
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "start": write_time(self.began),
+            "end": write_time(self.ended),
+            "megabytes": self.bytes / _MEGABYTE,
+            "megabytes_per_second": self.rates[0],
+            "records": self.records,
+            "records_per_second": self.rates[1],
+            "rebalance_ms": self.joining_ms,
+            "fetch_ms": self.fetching_ms,
+            "fetch_megabytes_per_second": self.fetch_rates[0],
+            "fetch_records_per_second": self.fetch_rates[1],
+        }
+
+
+def read(consumer: Consumer, arguments: argparse.Namespace, clock: JoinClock, stop: Stop) -> Period:
+    """Read until there are enough records, none arrive, or a signal comes; returns the whole run,
+    after having printed its parts with --show-detailed-stats."""
+    wanted, patience_ms = arguments.num_records, arguments.timeout
+    interval_ms = arguments.reporting_interval
+    reports = arguments.show_detailed_stats
+    began, part_began = time.time(), time.time()
+    arrived_ms = reported_ms = _now_ms()
+    size = records = 0
+    before, joined_before = (0, 0), 0.0
+    while records < wanted and not stop.code:
+        part = consumer.poll(timeout_ms=POLL_MS)
+        now_ms = _now_ms()
+        if part:
+            arrived_ms = now_ms
+            records += len(part)
+            for record in part:
+                if record.key is not None:
+                    size += len(record.key)
+                if record.value is not None:
+                    size += len(record.value)
+        elif now_ms - arrived_ms > patience_ms:
+            break
+        if reports and now_ms - reported_ms >= interval_ms:
+            joining_ms = round(clock.total_ms - joined_before)
+            period = Period(part_began, time.time(), before, size, records, joining_ms, False)
+            print(json.dumps(period.describe()) if arguments.json else period, flush=True)
+            before, joined_before = (size, records), clock.total_ms
+            part_began, reported_ms = time.time(), now_ms
+    return Period(began, time.time(), (0, 0), size, records, round(clock.total_ms), True)
+
+
+def write_time(seconds: float) -> str:
+    """As Java's `yyyy-MM-dd HH:mm:ss:SSS`, in local time."""
+    at = datetime.fromtimestamp(seconds)
+    return f"{at:%Y-%m-%d %H:%M:%S}:{at.microsecond // 1000:03}"
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1000
