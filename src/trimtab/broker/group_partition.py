@@ -230,7 +230,13 @@ class GroupPartition:
         self._loading = self._begin_load()
 
     def _begin_load(self) -> asyncio.Task[None]:
-        return self._loop.create_task(self._load())
+        loading = self._loop.create_task(self._load())
+        loading.add_done_callback(self._tell_failure)
+        return loading
+
+    def _tell_failure(self, loading: asyncio.Task[None]) -> None:
+        if not loading.cancelled() and (error := loading.exception()) is not None:
+            _log.error("groups cannot be loaded partition=%s", self._partition, exc_info=error)
 
     async def _load(self) -> None:
         partition = self._partition
@@ -240,9 +246,11 @@ class GroupPartition:
         records = 0
         try:
             while offset < (end := log.log_end_offset):
-                data = cast(
-                    "bytes", partition.read(offset, _LOAD_BYTES, min_one=True, end_offset=end)
-                )
+                stored = partition.read(offset, _LOAD_BYTES, min_one=True, end_offset=end)
+                if isinstance(stored, (bytes, bytearray, memoryview)):
+                    data = bytes(stored)
+                else:  # a large read stays on disk
+                    data = stored.read(0, len(stored))
                 headers = read_headers(data)
                 if not headers:
                     break
