@@ -32,6 +32,7 @@ _LOAD_BYTES = 1024 * 1024
 _BATCH_BYTES = 512 * 1024
 """Bytes of a batch with the records of several decisions; those of one may have more."""
 _MAX_BATCH = 2**31 - 1
+_OVER = object()
 
 _REFUSALS = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -111,11 +112,21 @@ class GroupPartition:
         self._decide(shard, lambda: decide(shard, self._now(), caller))
         return request.answer
 
-    def expire_offsets(self) -> None:
-        """Delete offsets whose retention time is over."""
+    async def expire_offsets(self) -> None:
+        """Delete offsets whose retention time is over, in turns."""
         shard = self._shard
-        if shard is not None:
-            self._decide(shard, lambda: shard.expire_offsets(self._now()))
+        if shard is None:
+            return
+        steps = shard.expire_offsets(self._now)
+        is_over = False
+
+        def take_step() -> None:
+            nonlocal is_over
+            is_over = next(steps, _OVER) is _OVER
+
+        while self._shard is shard and not is_over:
+            self._decide(shard, take_step)
+            await asyncio.sleep(0)
 
     @property
     def shard(self) -> GroupShard | None:
