@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.coordinator.scene import FixedTopics
 from trimtab.coordinator.assignors import ASSIGNORS, Subscriber, assign_ranges, uniform
-from trimtab.coordinator.topics import PartitionKey
+from trimtab.coordinator.topics import PartitionKey, Topic
 
 pytestmark = pytest.mark.kip(848)
 
@@ -31,16 +32,25 @@ def make_members(
 held = st.frozensets(st.tuples(st.sampled_from(TOPICS), st.integers(0, 9)), max_size=6)
 
 
-@given(numbers, subscriptions, st.lists(held, max_size=6), st.sampled_from(sorted(ASSIGNORS)))
+rates = st.lists(st.integers(0, 1000), max_size=20)
+
+
+@given(
+    numbers, subscriptions, st.lists(held, max_size=6), rates, st.sampled_from(sorted(ASSIGNORS))
+)
 def test_each_partition_with_a_subscriber_goes_to_one_that_subscribes(
     topics: dict[bytes, int],
     subscribed: list[frozenset[bytes]],
     had: list[frozenset[PartitionKey]],
+    rates: list[float],
     name: str,
 ) -> None:
     """Whatever members had before: partitions of others, of other topics, or that do not exist."""
     members = make_members(subscribed, {f"m{number}": keys for number, keys in enumerate(had)})
-    assigned = ASSIGNORS[name](members, topics)
+    described = {each: Topic(f"t{each[0]}", each, count) for each, count in topics.items()}
+    load = FixedTopics()
+    load.measure("t1", *rates)
+    assigned = ASSIGNORS[name](members, described, load)
     assert list(assigned) == list(members)
     everything = sorted(chain.from_iterable(assigned.values()))
     assert everything == sorted(
@@ -51,7 +61,7 @@ def test_each_partition_with_a_subscriber_goes_to_one_that_subscribes(
     )
     for member_id, keys in assigned.items():
         assert {topic for topic, _ in keys} <= members[member_id].topics
-    assert ASSIGNORS[name](members, topics) == assigned
+    assert ASSIGNORS[name](members, described, load) == assigned
 
 
 @given(numbers, st.integers(1, 6))

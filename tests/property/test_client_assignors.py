@@ -2,12 +2,12 @@
 
 Most of it is in `trimtab.client.group.assignors.levels` and
 `trimtab.client.group.assignors.rack_rings` for numbers of partitions, and in
-`trimtab.client.group.assignors.load_levels` for bytes/s.
+`trimtab.balance.load_levels` for bytes/s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from random import Random
 
@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trimtab.balance.load_levels import level_load
 from trimtab.client.group.assignors.factory import ASSIGNORS
-from trimtab.client.group.assignors.load_levels import level_load
 from trimtab.client.group.assignors.ownership import find_owners
 from trimtab.client.group.assignors.protocol import Assignment, Subscriber, Topic
 from trimtab.records import TopicPartition
@@ -320,6 +320,10 @@ def _is_near_feasible(group: Sequence[Subscriber], topics: Mapping[str, Topic]) 
     return all(find(partition, set()) for partition in everything)
 
 
+def racks_in(topics: dict[str, Topic]) -> Callable[[TopicPartition], frozenset[str]]:
+    return lambda each: topics[each.topic].racks_of(each.partition)
+
+
 weights = st.one_of(
     st.lists(st.integers(1, 1000), min_size=1, max_size=7),
     st.lists(st.sampled_from([1, 1, 1, 10, 100]), min_size=1, max_size=7),
@@ -332,7 +336,7 @@ def test_few_loads_are_as_level_as_possible(weights: list[int], count: int) -> N
     topics = {"a": Topic(len(weights))}
     rates = {TopicPartition("a", index): float(each) for index, each in enumerate(weights)}
     group = [Subscriber(f"m{number}", None, frozenset("a")) for number in range(count)]
-    assigned = level_load(group, topics, {}, rates)
+    assigned = level_load(group, {}, rates, racks_in(topics))
     largest = max(sum(rates[each] for each in given) for given in assigned.values())
     best = min(
         max(
@@ -356,13 +360,13 @@ def test_many_loads_are_level_and_near(count: int, each: int, seed: int, is_seco
         for place in range(3 * count)
     ]
     rates = {TopicPartition("a", index): random.uniform(1, 10) for index in range(number)}
-    assigned = level_load(group, topics, {}, rates)
+    assigned = level_load(group, {}, rates, racks_in(topics))
     if is_second:
         owner = {partition: member for member in assigned for partition in assigned[member]}
         rates = {partition: rate * random.uniform(0.9, 1.1) for partition, rate in rates.items()}
         before = given_last(group, assigned)
         group = [*before, Subscriber("new", None, frozenset("a"), rack=random.choice(RACKS))]
-        assigned = level_load(group, topics, owner, rates)
+        assigned = level_load(group, owner, rates, racks_in(topics))
         assert len(moved(before, assigned)) <= number // 5
     loads = [sum(rates[each] for each in given) for given in assigned.values()]
     assert max(loads) <= 1.05 * sum(loads) / len(loads)

@@ -32,6 +32,7 @@ _LOAD_BYTES = 1024 * 1024
 _BATCH_BYTES = 512 * 1024
 """Bytes of a batch with the records of several decisions; those of one may have more."""
 _MAX_BATCH = 2**31 - 1
+_OVER = object()
 
 _REFUSALS = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -111,11 +112,21 @@ class GroupPartition:
         self._decide(shard, lambda: decide(shard, self._now(), caller))
         return request.answer
 
-    def expire_offsets(self) -> None:
-        """Delete offsets whose retention time is over."""
+    async def expire_offsets(self) -> None:
+        """Delete offsets whose retention time is over, in turns."""
         shard = self._shard
-        if shard is not None:
-            self._decide(shard, lambda: shard.expire_offsets(self._now()))
+        if shard is None:
+            return
+        steps = shard.expire_offsets(self._now)
+        is_over = False
+
+        def take_step() -> None:
+            nonlocal is_over
+            is_over = next(steps, _OVER) is _OVER
+
+        while self._shard is shard and not is_over:
+            self._decide(shard, take_step)
+            await asyncio.sleep(0)
 
     @property
     def shard(self) -> GroupShard | None:
@@ -230,7 +241,13 @@ class GroupPartition:
         self._loading = self._begin_load()
 
     def _begin_load(self) -> asyncio.Task[None]:
-        return self._loop.create_task(self._load())
+        loading = self._loop.create_task(self._load())
+        loading.add_done_callback(self._tell_failure)
+        return loading
+
+    def _tell_failure(self, loading: asyncio.Task[None]) -> None:
+        if not loading.cancelled() and (error := loading.exception()) is not None:
+            _log.error("groups cannot be loaded partition=%s", self._partition, exc_info=error)
 
     async def _load(self) -> None:
         partition = self._partition
@@ -240,9 +257,11 @@ class GroupPartition:
         records = 0
         try:
             while offset < (end := log.log_end_offset):
-                data = cast(
-                    "bytes", partition.read(offset, _LOAD_BYTES, min_one=True, end_offset=end)
-                )
+                stored = partition.read(offset, _LOAD_BYTES, min_one=True, end_offset=end)
+                if isinstance(stored, (bytes, bytearray, memoryview)):
+                    data = bytes(stored)
+                else:  # a large read stays on disk
+                    data = stored.read(0, len(stored))
                 headers = read_headers(data)
                 if not headers:
                     break

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, cast
 
 from trimtab.broker.cluster_view import ClusterView
 from trimtab.broker.group_partition import GroupPartition
 from trimtab.broker.partition import Partition
+from trimtab.broker.partition_rates import PartitionRates
 from trimtab.config import GROUP
 from trimtab.coordinator.classic_group import Rules
 from trimtab.coordinator.consumer_group import ConsumerRules
 from trimtab.coordinator.group_shard import GroupShard, OffsetRules
 from trimtab.coordinator.topics import Topic
 from trimtab.metadata.image import CONFIG_GROUP, TopicImage
+from trimtab.records import TopicPartition
 from trimtab.storage.storage import StorageError
 
 GROUPS_TOPIC: Final = "__consumer_offsets"
@@ -42,6 +44,7 @@ class Groups:
         self._now_ms = now_ms
         self._new_id = new_id
         self._disk_failed = disk_failed
+        self._rates = PartitionRates(view)
         self._led: dict[int, GroupPartition] = {}
         self._expiring: asyncio.Task[None] | None = None
 
@@ -54,7 +57,7 @@ class Groups:
         while True:
             await asyncio.sleep(interval_ms / 1000)
             for led in list(self._led.values()):
-                led.expire_offsets()
+                await led.expire_offsets()
 
     def changed(self, partition: Partition) -> None:
         """A partition is led, followed or not hosted by this broker from now on."""
@@ -83,6 +86,7 @@ class Groups:
         """Refuse what waits: this broker ends."""
         if self._expiring is not None:
             self._expiring.cancel()
+        self._rates.close()
         led, self._led = self._led, {}
         for each in led.values():
             each.end()
@@ -105,7 +109,7 @@ class Groups:
                 number("offset.metadata.max.bytes"),
                 number("offsets.retention.minutes") * _MINUTE_MS,
             ),
-            ImageTopics(self.view),
+            ImageTopics(self.view, self._rates),
             self._new_id,
             max_batch,
         )
@@ -132,8 +136,9 @@ class Groups:
 class ImageTopics:
     """The topics of the cluster's metadata, for consumer groups."""
 
-    def __init__(self, view: ClusterView) -> None:
+    def __init__(self, view: ClusterView, rates: PartitionRates) -> None:
         self._view = view
+        self._rates = rates
 
     @property
     def version(self) -> object:
@@ -147,6 +152,21 @@ class ImageTopics:
 
     def names(self) -> Iterable[str]:
         return self._view.image.topics.keys()
+
+    def racks_of(self, partition: TopicPartition) -> Collection[str]:
+        topic = self._view.image.topics.get(partition.topic)
+        if topic is None or partition.partition >= len(topic.partitions):
+            return ()
+        brokers = self._view.image.brokers
+        found = (brokers.get(each) for each in topic.partitions[partition.partition].replicas)
+        return {each.rack for each in found if each is not None and each.rack}
+
+    @property
+    def rates_version(self) -> object:
+        return self._rates.version
+
+    def rates(self, topics: Iterable[str]) -> Mapping[TopicPartition, float]:
+        return self._rates.of(topics)
 
 
 def _describe(topic: TopicImage | None) -> Topic | None:

@@ -680,9 +680,9 @@ _COORDINATORS = (
     Option(
         "group.consumer.assignors",
         LIST,
-        ("uniform", "range"),
+        ("uniform", "range", "load"),
         "Assignors that members of consumer groups may ask for; the first is the default.",
-        ("uniform", "range"),
+        ("uniform", "range", "load"),
         kip="KIP-848",
     ),
     Option(

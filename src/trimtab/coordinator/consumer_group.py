@@ -18,7 +18,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from trimtab.coordinator.assignors import ASSIGNORS, Subscriber
+from trimtab.coordinator.assignors import ASSIGNORS, LOAD, Subscriber
 from trimtab.coordinator.consumer_heartbeat import (
     JOIN,
     LEAVE_FOR_NOW,
@@ -34,7 +34,7 @@ from trimtab.coordinator.effects import Caller, Now, RecordTooLarge, RequestRefu
 from trimtab.coordinator.recorded_group import RecordedGroup
 from trimtab.coordinator.timers import Timers
 from trimtab.coordinator.topic_pattern import PatternRefused, TopicPattern
-from trimtab.coordinator.topics import PartitionKey, Topics
+from trimtab.coordinator.topics import PartitionKey, Topic, Topics
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition as PartitionName
 from trimtab.wire.messages.consumer_group_heartbeat import (
@@ -100,6 +100,10 @@ class ConsumerGroup(RecordedGroup):
         topics: Topics,
     ) -> None:
         super().__init__(group_id, append)
+        self._lacks_rates = False
+        """Whether the target depends on rates, and was computed without any."""
+        self._seen_rates: object = None
+        """The version of the rates that were looked at last."""
         self._timers = timers
         self._topics = topics
 
@@ -166,7 +170,7 @@ class ConsumerGroup(RecordedGroup):
             received: the epoch that it has sent.
             owned: the partitions that it says to have; None: as before.
         """
-        has_changed = self._update_metadata(member, metadata)
+        has_changed = self._update_metadata(member, metadata) or self._knows_first_rates()
         member = self.members[member.id]
         self._update_epoch(now, has_changed)
         if self.epoch > self.assignment_epoch:
@@ -293,6 +297,7 @@ class ConsumerGroup(RecordedGroup):
             or new.subscribed_topic_names != old.subscribed_topic_names
             or (new.subscribed_topic_regex or "") != (old.subscribed_topic_regex or "")
             or new.server_assignor != old.server_assignor
+            or (new.rack_id or "") != (old.rack_id or "")
         )
 
     def _update_epoch(self, now: Now, has_changed: bool) -> None:
@@ -360,24 +365,28 @@ class ConsumerGroup(RecordedGroup):
     def _assign(self, now: Now, rules: ConsumerRules) -> None:
         """Compute the target of this group epoch, and write what differs from the last."""
         ids: dict[str, bytes] = {}
-        counts: dict[bytes, int] = {}
+        topics: dict[bytes, Topic] = {}
         for name in sorted(self.subscribed_topics()):
             topic = self._topics.find(name)
             if topic is not None:
                 ids[name] = topic.id
-                counts[topic.id] = topic.partitions
-        assign = ASSIGNORS[self.choose_assignor(rules)]
-        targets = assign(
+                topics[topic.id] = topic
+        assignor = self.choose_assignor(rules)
+        targets = ASSIGNORS[assignor](
             {
                 each.id: Subscriber(
                     each.metadata.instance_id,
                     frozenset(ids[name] for name in self._topics_of(each) if name in ids),
                     self.targets.get(each.id, frozenset()),
+                    each.metadata.rack_id,
                 )
                 for each in self.members.values()
             },
-            counts,
+            topics,
+            self._topics,
         )
+        self._lacks_rates = assignor == LOAD and not self._has_rates()
+        self._seen_rates = self._topics.rates_version
         for member_id, target in targets.items():
             if target != self.targets.get(member_id):
                 self._write_target(member_id, target)
@@ -387,6 +396,16 @@ class ConsumerGroup(RecordedGroup):
                 assignment_epoch=self.epoch, assignment_timestamp=now.ms
             ),
         )
+
+    def _knows_first_rates(self) -> bool:
+        """Whether the target was computed without rates, and there are some now."""
+        if not self._lacks_rates or self._seen_rates == self._topics.rates_version:
+            return False
+        self._seen_rates = self._topics.rates_version
+        return self._has_rates()
+
+    def _has_rates(self) -> bool:
+        return any(rate > 0 for rate in self._topics.rates(self.subscribed_topics()).values())
 
     def choose_assignor(self, rules: ConsumerRules) -> str:
         """The assignor that most members ask for; the default if none does."""
@@ -523,7 +542,10 @@ class ConsumerGroup(RecordedGroup):
             self._timers.set((self.id, member_id), due)
 
     def resume(self, now: Now, rules: ConsumerRules) -> None:
-        """After a load, give every member a whole session, and the whole time to let go."""
+        """After a load, give every member a whole session, and the whole time to let go. Begin to
+        measure rates, if the next target will depend on them."""
+        if self.members and self.choose_assignor(rules) == LOAD:
+            self._topics.rates(self.subscribed_topics())
         for member in self.members.values():
             if member.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:
                 self.expect(member, now)

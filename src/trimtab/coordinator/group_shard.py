@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, islice
 from typing import Final, NamedTuple, TypeVar
 
 from trimtab.coordinator.classic_group import (
@@ -54,6 +54,7 @@ from trimtab.coordinator.timers import Timers
 from trimtab.coordinator.topics import PartitionKey, Topics
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
+from trimtab.server.turns import Pace, Steps
 from trimtab.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from trimtab.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -77,6 +78,7 @@ from trimtab.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 T = TypeVar("T")
 
+_EXPIRED_PER_TURN: Final = 200
 _CLASSIC: Final = "Classic"
 _CONSUMER_GROUP: Final = "Consumer"
 _OWN_IDS_SINCE: Final = 1
@@ -462,29 +464,45 @@ class GroupShard:
                 self._append(offset_key(group_id, partition), None)
         return ErrorCode.NONE, codes
 
-    def expire_offsets(self, now: Now) -> None:
-        """Delete the offsets whose time is over, and the groups of which nothing is left.
+    def expire_offsets(self, now: Callable[[], Now]) -> Steps[None]:
+        """Delete the offsets whose time is over, and the groups of which nothing is left. What a
+        step has decided is for the caller to carry out before the next one.
 
         Offsets of a group with members stay while one of them subscribes to the topic. Without
         members they stay for the retention time, since the group lost its last member or, of
         clients that assign partitions themselves, since the commit.
         """
-        for group_id in {*self._offsets.groups(), *self._groups, *self._consumer_groups}:
-            group = self._groups.get(group_id)
-            consumers = self._consumer_groups.get(group_id)
-            is_kept = self._retention_of(consumers or group, now.ms)
-            self.effects.cut()
-            for key in list(self._offsets.expired(group_id, now.ms, is_kept)):
-                self._append(key, None)
-            if (
-                group is not None
-                and group.phase is Phase.EMPTY
-                and group.generation > 0
-                and not self._offsets.of(group_id)
-            ):
-                self._append(GroupMetadataKey(group=group_id), None)
-            if consumers is not None and not consumers.members and not self._offsets.of(group_id):
-                consumers.delete()
+        pace = Pace(_EXPIRED_PER_TURN)
+        known = (self._offsets.groups(), self._groups, self._consumer_groups)
+        for group_id in list(dict.fromkeys(chain(*known))):
+            partitions = iter(list(self._offsets.of(group_id)))
+            while some := list(islice(partitions, _EXPIRED_PER_TURN)):
+                self._expire(now().ms, group_id, some)
+                if pace.spend(len(some)):
+                    yield
+            self._drop_empty(group_id)
+            if pace.spend():
+                yield
+
+    def _expire(self, now_ms: int, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Delete those of a group's offsets whose time is over."""
+        group = self._consumer_groups.get(group_id) or self._groups.get(group_id)
+        is_kept = self._retention_of(group, now_ms)
+        self.effects.cut()
+        for key in self._offsets.expired(group_id, partitions, now_ms, is_kept):
+            self._append(key, None)
+
+    def _drop_empty(self, group_id: str) -> None:
+        """Delete a group without members and offsets."""
+        group = self._groups.get(group_id)
+        consumers = self._consumer_groups.get(group_id)
+        self.effects.cut()
+        if self._offsets.of(group_id):
+            return
+        if group is not None and group.phase is Phase.EMPTY and group.generation > 0:
+            self._append(GroupMetadataKey(group=group_id), None)
+        if consumers is not None and not consumers.members:
+            consumers.delete()
 
     def _retention_of(
         self, group: ClassicGroup | ConsumerGroup | None, now_ms: int

@@ -71,14 +71,22 @@ class Offsets:
         return self._by_group.keys()
 
     def expired(
-        self, group: str, now_ms: int, is_kept: Callable[[TopicPartition, Committed], bool]
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition],
+        now_ms: int,
+        is_kept: Callable[[TopicPartition, Committed], bool],
     ) -> Iterator[OffsetCommitKey]:
-        """The keys of a group's offsets whose time is over.
+        """The keys of those of a group's offsets whose time is over. They may be deleted meanwhile.
 
         Args:
+            partitions: of which; some may have no offset.
             is_kept: whether an offset without a time of its own is kept.
         """
-        for partition, each in self.of(group).items():
+        for partition in partitions:
+            each = self.of(group).get(partition)
+            if each is None:
+                continue
             ended = (
                 each.expires_ms <= now_ms if each.expires_ms >= 0 else not is_kept(partition, each)
             )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeAlias
+
+from trimtab.records import TopicPartition
 
 PartitionKey: TypeAlias = tuple[bytes, int]
 """A partition: the id of its topic, and its number."""
@@ -17,7 +19,22 @@ class Topic(NamedTuple):
     partitions: int
 
 
-class Topics(Protocol):
+class Load(Protocol):
+    """Where partitions are, and how much is written to them, as far as this node knows."""
+
+    def racks_of(self, partition: TopicPartition) -> Collection[str]:
+        """The racks of its replicas; none if they are unknown."""
+
+    @property
+    def rates_version(self) -> object:
+        """Equals its earlier value if no rate has been measured since then."""
+
+    def rates(self, topics: Iterable[str]) -> Mapping[TopicPartition, float]:
+        """Bytes/s of their partitions, without those that are unknown. Topics that are asked for
+        are measured from then on."""
+
+
+class Topics(Load, Protocol):
     """The topics of the cluster, as this node knows them now."""
 
     @property

@@ -13,8 +13,10 @@ from tests.unit.broker.test_groups import QUICK, become_stable, commit, find, jo
 from trimtab.broker.group_partition import GroupPartition, _group_records
 from trimtab.broker.groups import GROUPS_TOPIC, group_partition
 from trimtab.coordinator.effects import Effects
+from trimtab.coordinator.group_shard import GroupShard
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
+from trimtab.storage.segment import LARGE_READ_BYTES
 from trimtab.wire.messages.describe_groups import DescribeGroupsRequest
 from trimtab.wire.messages.group_records import GroupMetadataKey
 from trimtab.wire.messages.heartbeat import HeartbeatRequest
@@ -48,6 +50,48 @@ def test_a_log_of_many_reads_is_loaded_whole(lab: Any, monkeypatch: pytest.Monke
         assert shard.describe(5, "g").group_state == "Stable"
 
     lab.run(scenario, config=QUICK)
+
+
+def test_a_log_that_is_too_large_to_be_read_at_once_is_loaded(lab: Any) -> None:
+    """Large reads stay on disk until they are sent, if they are not sent."""
+
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        await find(lab)
+        client = lab.connect()
+        member = await become_stable(client)
+        log = lab.brokers[0].partitions[GROUPS_TOPIC, group_partition("g", 4)].log
+        offset = 0
+        while log.size <= 2 * LARGE_READ_BYTES:
+            offset += 1
+            await client.ask(commit(offset, member, 1, name="t", note="n" * 4000), 8)
+        groups = groups_of(lab)
+        groups._start_again(ErrorCode.NOT_COORDINATOR)
+        shard = await until_loaded(groups)
+        assert shard.offsets("g")[TopicPartition("t", 0)].offset == offset
+
+    lab.run(scenario, config=QUICK)
+
+
+def test_a_load_that_fails_in_any_way_is_told_to_the_operator(
+    lab: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of luck")
+
+    async def scenario() -> None:
+        await find(lab)
+        client = lab.connect()
+        await become_stable(client)
+        groups = groups_of(lab)
+        monkeypatch.setattr(GroupShard, "replay", fail)
+        groups._start_again(ErrorCode.NOT_COORDINATOR)
+        await until(lambda: "out of luck" in caplog.text)
+        described = await client.ask(DescribeGroupsRequest(groups=["g"]), 5)
+        assert described.groups[0].error_code == ErrorCode.NOT_COORDINATOR
+
+    with caplog.at_level(logging.ERROR):
+        lab.run(scenario, config=QUICK)
 
 
 def test_what_the_log_refuses_is_forgotten_and_the_client_may_ask_again(

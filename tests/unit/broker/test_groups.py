@@ -99,7 +99,9 @@ async def become_stable(client: Any) -> str:
     return member
 
 
-def commit(offset: int, member: str = "", generation: int = -1, **topic: Any) -> Any:
+def commit(
+    offset: int, member: str = "", generation: int = -1, note: str = "note", **topic: Any
+) -> Any:
     return OffsetCommitRequest(
         group_id="g",
         generation_id_or_member_epoch=generation,
@@ -112,7 +114,7 @@ def commit(offset: int, member: str = "", generation: int = -1, **topic: Any) ->
                         partition_index=index,
                         committed_offset=offset,
                         committed_leader_epoch=2,
-                        committed_metadata="note",
+                        committed_metadata=note,
                     )
                     for index in (0, 9)
                 ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import count, pairwise
 from typing import Any
 
@@ -27,11 +27,21 @@ DAY_MS = 86_400_000
 
 
 class FixedTopics:
-    """Topics that tests create; the id of each is its name, filled up."""
+    """Topics that tests create; the id of each is its name, filled up.
+
+    Attributes:
+        racks: of the replicas of partitions.
+        measured: what has been measured of partitions, in bytes/s; `measure` changes it.
+        asked: the topics for whose rates somebody has asked.
+    """
 
     def __init__(self) -> None:
         self._topics: dict[str, Topic] = {}
         self.version = 0
+        self.racks: dict[TopicPartition, str] = {}
+        self.measured: dict[TopicPartition, float] = {}
+        self.asked: set[str] = set()
+        self.rates_version = 0
 
     def create(self, name: str, partitions: int) -> None:
         """Create a topic, or let it grow."""
@@ -41,6 +51,21 @@ class FixedTopics:
     def delete(self, name: str) -> None:
         del self._topics[name]
         self.version += 1
+
+    def measure(self, topic: str, *rates: float) -> None:
+        """The bytes/s of a topic's partitions from now on."""
+        for index, rate in enumerate(rates):
+            self.measured[TopicPartition(topic, index)] = rate
+        self.rates_version += 1
+
+    def racks_of(self, partition: TopicPartition) -> Collection[str]:
+        rack = self.racks.get(partition)
+        return () if rack is None else (rack,)
+
+    def rates(self, topics: Iterable[str]) -> dict[TopicPartition, float]:
+        asked = set(topics)
+        self.asked |= asked
+        return {each: rate for each, rate in self.measured.items() if each.topic in asked}
 
     def find(self, name: str) -> Topic | None:
         return self._topics.get(name)
@@ -70,7 +95,9 @@ class Scene:
 
     def __init__(self, initial_delay_s: float = 0.0, max_size: int = 100) -> None:
         self.rules = Rules(6.0, 1800.0, initial_delay_s, max_size)
-        self.consumer_rules = ConsumerRules(10.0, 500, max_size, True, True, ("uniform", "range"))
+        self.consumer_rules = ConsumerRules(
+            10.0, 500, max_size, True, True, ("uniform", "range", "load")
+        )
         self.topics = FixedTopics()
         self.max_batch = 1_048_588
         self.records: list[tuple[Key, Value | None]] = []
@@ -274,6 +301,12 @@ class Scene:
         code = self.shard.commit(self.now, version, commit)[partition]
         self.take()
         return code
+
+    def expire_offsets(self) -> None:
+        """Delete the offsets whose time is over, step by step."""
+        for _ in self.shard.expire_offsets(lambda: self.now):
+            self.take()
+        self.take()
 
     def committed(self, topic: str = "t", group: str = GROUP) -> int | None:
         """The offset that is committed for a topic's first partition."""

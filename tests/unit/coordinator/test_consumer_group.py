@@ -371,15 +371,14 @@ def test_offsets_of_subscribed_topics_stay(scene: Scene) -> None:
     scene.commit(1, "a", 2, version=9)
     scene.commit(2, "a", 2, version=9, topic="u")
     scene.now_s += 8 * DAY_MS / 1000
-    scene.shard.expire_offsets(scene.now)
+    scene.expire_offsets()
     assert (scene.committed(), scene.committed("u")) == (1, None)
 
 
 def test_a_group_without_members_and_offsets_goes(scene: Scene) -> None:
     scene.beat("a")
     scene.beat("a", LEAVE)
-    scene.shard.expire_offsets(scene.now)
-    scene.take()
+    scene.expire_offsets()
     assert scene.shard.describe_consumers(GROUP).error_code == ErrorCode.GROUP_ID_NOT_FOUND
     scene.restart()
     assert list(scene.shard.list_groups([], [])) == []

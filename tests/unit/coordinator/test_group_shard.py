@@ -75,27 +75,45 @@ def test_offsets_are_loaded() -> None:
 # Expiry (KIP-211)
 
 
-def expire(scene: Scene) -> None:
-    scene.shard.expire_offsets(scene.now)
-    scene.take()
-
-
 def test_without_members_offsets_stay_for_the_retention_time() -> None:
     scene = Scene()
     (member,) = scene.stable_group(size=1, protocols=[("range", subscribe_to("t"))])
     scene.commit(1, member, 1)
     scene.now_s += 20 * DAY_MS / 1000
-    expire(scene)
+    scene.expire_offsets()
     assert scene.committed() == 1, "a member is there"
     scene.leave((member, None))
     scene.now_s += 7 * DAY_MS / 1000 - 1
-    expire(scene)
+    scene.expire_offsets()
     assert scene.committed() == 1
     scene.now_s += 1
-    expire(scene)
+    scene.expire_offsets()
     assert scene.committed() is None
     assert scene.state() == "Dead"
     assert scene.records[-1] == (GroupMetadataKey(group=GROUP), None)
+
+
+def test_offsets_expire_in_steps_of_a_few_hundred() -> None:
+    """Also those of a single group; between two steps the group may go on."""
+    scene = Scene()
+    for number in range(1000):
+        scene.commit(1, topic=f"u{number}")
+        scene.commit(1, group=f"g{number}")
+    scene.now_s += 8 * DAY_MS / 1000
+    begin = len(scene.records)
+    steps = scene.shard.expire_offsets(lambda: scene.now)
+    sizes: list[int] = []
+    for number, _ in enumerate(steps):
+        scene.take()
+        sizes.append(len(scene.records) - begin - sum(sizes))
+        if number == 0:
+            scene.commit(2, topic="u999")
+            begin += 1
+    scene.take()
+    assert max(sizes) <= 400
+    assert sum(sizes) > 1800
+    assert scene.committed("u999") == 2
+    assert [each.group_id for each in scene.shard.list_groups([], [])] == [GROUP]
 
 
 def test_a_stable_group_loses_the_offsets_of_topics_that_it_left() -> None:
@@ -104,7 +122,7 @@ def test_a_stable_group_loses_the_offsets_of_topics_that_it_left() -> None:
     scene.commit(1, member, 1)
     scene.commit(2, member, 1, topic="left")
     scene.now_s += 8 * DAY_MS / 1000
-    expire(scene)
+    scene.expire_offsets()
     assert (scene.committed(), scene.committed("left")) == (1, None)
 
 
@@ -113,10 +131,10 @@ def test_offsets_without_members_ever_stay_since_their_commit() -> None:
     scene.commit(1)
     scene.commit(2, topic="u", keep_ms=1000)
     scene.now_s += 1.0
-    expire(scene)
+    scene.expire_offsets()
     assert (scene.committed(), scene.committed("u")) == (1, None)
     scene.now_s += 7 * DAY_MS / 1000
-    expire(scene)
+    scene.expire_offsets()
     assert scene.state() == "Dead"
 
 

@@ -46,7 +46,7 @@ def test_offsets_stay_while_nobody_knows_what_the_members_read() -> None:
     scene.commit(1, member, 1)
     for _ in range(8):
         scene.now_s += DAY_MS / 1000
-        scene.shard.expire_offsets(scene.now)
+        scene.expire_offsets()
     assert scene.committed() == 1
     partition = TopicPartition("t", 0)
     code, codes = scene.shard.delete_offsets(GROUP, [partition])

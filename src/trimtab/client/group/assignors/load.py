@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from trimtab.client.group.assignors.load_levels import level_load
+from trimtab.balance.load_levels import fill_rates, level_load
 from trimtab.client.group.assignors.ownership import find_owners, withhold
 from trimtab.client.group.assignors.protocol import (
     NO_GENERATION,
@@ -21,8 +21,6 @@ from trimtab.client.group.assignors.protocol import (
 from trimtab.client.group.assignors.user_data import decode_rates, encode_rates
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.consumer_protocol import ConsumerProtocolSubscription
-
-_EQUAL_RATE = 1.0
 
 
 class LoadAssignor:
@@ -53,7 +51,7 @@ class LoadAssignor:
 
     def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Topic]) -> Assignment:
         owner = find_owners(subscribers, topics).owner
-        return level_load(subscribers, topics, owner, find_rates(subscribers, topics))
+        return _level(subscribers, topics, owner)
 
 
 class CooperativeLoadAssignor:
@@ -81,8 +79,20 @@ class CooperativeLoadAssignor:
 
     def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Topic]) -> Assignment:
         ownership = find_owners(subscribers, topics)
-        rates = find_rates(subscribers, topics)
-        return withhold(level_load(subscribers, topics, ownership.owner, rates), ownership)
+        return withhold(_level(subscribers, topics, ownership.owner), ownership)
+
+
+def _level(
+    subscribers: Sequence[Subscriber],
+    topics: Mapping[str, Topic],
+    owner: Mapping[TopicPartition, str],
+) -> Assignment:
+    return level_load(
+        subscribers,
+        owner,
+        find_rates(subscribers, topics),
+        lambda each: topics[each.topic].racks_of(each.partition),
+    )
 
 
 def find_rates(
@@ -98,24 +108,7 @@ def find_rates(
             report = (each.generation, rate)
             if partition not in newest or report > newest[partition]:
                 newest[partition] = report
-    names = subscribers_of_topics(subscribers, topics)
-    known = {
-        name: [
-            newest[partition][1]
-            for index in range(topics[name].partitions)
-            if (partition := TopicPartition(name, index)) in newest
-        ]
-        for name in names
-    }
-    mean = _mean([rate for rates in known.values() for rate in rates], _EQUAL_RATE)
-    rates: dict[TopicPartition, float] = {}
-    for name in names:
-        usual = _mean(known[name], mean)
-        for index in range(topics[name].partitions):
-            partition = TopicPartition(name, index)
-            rates[partition] = newest[partition][1] if partition in newest else usual
-    return rates
-
-
-def _mean(rates: Sequence[float], otherwise: float) -> float:
-    return sum(rates) / len(rates) if rates else otherwise
+    return fill_rates(
+        {name: topics[name].partitions for name in subscribers_of_topics(subscribers, topics)},
+        {partition: rate for partition, (_, rate) in newest.items()},
+    )

@@ -1,4 +1,6 @@
-"""Equal bytes/s, for the load assignors: first balance, then racks, then few moves.
+"""Equal bytes/s for the members of a group, pure: first balance, then racks, then few moves.
+
+The assignors `load` of the client (classic groups) and of the coordinator (KIP-848) use it.
 
 Up to three ways are tried, each only if the one before left something to improve:
 
@@ -17,19 +19,14 @@ well, and do not all end with one member. All sums are of integers, so they depe
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, nlargest, nsmallest
 from itertools import combinations
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
-from trimtab.client.group.assignors.protocol import (
-    Assignment,
-    Subscriber,
-    Topic,
-    existing_topics,
-)
 from trimtab.records import TopicPartition
 
+_EQUAL_RATE = 1.0
 _UNIT = 10_000
 """The weight of a partition with the mean rate, without what all have on top."""
 _ON_TOP = _UNIT // 100
@@ -51,6 +48,20 @@ _Rank: TypeAlias = tuple[float, int, int, int, TopicPartition]
 _Group: TypeAlias = tuple[int, str | None]  # the class of its members' topics, their rack
 
 
+class Reader(Protocol):
+    """A member, as far as it matters here: its id, the topics to which it subscribes, and its rack,
+    None if it has none. Topics that do not exist may be among them."""
+
+    @property
+    def member_id(self) -> str: ...
+
+    @property
+    def topics(self) -> frozenset[str]: ...
+
+    @property
+    def rack(self) -> str | None: ...
+
+
 class _Choice(NamedTuple):
     """Groups whose members may have a partition."""
 
@@ -66,13 +77,48 @@ class _Score(NamedTuple):
     moves: int
 
 
+def fill_rates(
+    partitions: Mapping[str, int], known: Mapping[TopicPartition, float]
+) -> dict[TopicPartition, float]:
+    """The rate of each partition of the topics.
+
+    One whose rate is unknown counts as the mean of its topic's known ones, else as the mean of all;
+    if none is known, all count the same.
+
+    Args:
+        partitions: by topic their number.
+        known: bytes/s; also of partitions that are not asked for.
+    """
+    found = {
+        name: [
+            known[partition]
+            for index in range(count)
+            if (partition := TopicPartition(name, index)) in known
+        ]
+        for name, count in partitions.items()
+    }
+    mean = _mean([rate for rates in found.values() for rate in rates], _EQUAL_RATE)
+    filled: dict[TopicPartition, float] = {}
+    for name, count in partitions.items():
+        usual = _mean(found[name], mean)
+        for index in range(count):
+            partition = TopicPartition(name, index)
+            filled[partition] = known.get(partition, usual)
+    return filled
+
+
+def _mean(rates: Sequence[float], otherwise: float) -> float:
+    return sum(rates) / len(rates) if rates else otherwise
+
+
 def level_load(
-    subscribers: Sequence[Subscriber],
-    topics: Mapping[str, Topic],
+    readers: Sequence[Reader],
     owner: Mapping[TopicPartition, str],
     rates: Mapping[TopicPartition, float],
-) -> Assignment:
-    """Each partition of a subscribed topic with exactly one subscriber.
+    racks_of: Callable[[TopicPartition], Collection[str]],
+) -> dict[str, list[TopicPartition]]:
+    """Each partition with exactly one of the members that subscribe to its topic; by member its
+    partitions, in order.
 
     If all subscribe alike, the largest sum of rates is at most 1.05 times the mean, or within 1 %
     of the least possible, wherever moves and swaps lead there. Partitions that weigh more than a
@@ -81,8 +127,9 @@ def level_load(
     Args:
         owner: the member that has the partition now.
         rates: bytes/s of each partition that has a subscriber.
+        racks_of: the racks of a partition's replicas; none if they are unknown.
     """
-    scene = _Scene(sorted(subscribers, key=lambda each: each.member_id), topics, owner, rates)
+    scene = _Scene(sorted(readers, key=lambda each: each.member_id), owner, rates, racks_of)
     best = _Shares(scene)
     best.keep(with_far=True)
     best.settle()
@@ -114,10 +161,10 @@ class _Scene:
 
     def __init__(
         self,
-        members: Sequence[Subscriber],
-        topics: Mapping[str, Topic],
+        members: Sequence[Reader],
         owner: Mapping[TopicPartition, str],
         rates: Mapping[TopicPartition, float],
+        racks_of: Callable[[TopicPartition], Collection[str]],
     ) -> None:
         self.members = members
         mean = sum(rates.values()) / len(rates) if rates else 0.0
@@ -126,7 +173,8 @@ class _Scene:
             for partition in sorted(rates)
         }
         class_of: dict[frozenset[str], int] = {}
-        self.topics_of = [existing_topics(each, topics) for each in members]
+        existing = {partition.topic for partition in rates}
+        self.topics_of = [each.topics & existing for each in members]
         self.group_of: list[_Group] = [
             (class_of.setdefault(names, len(class_of)), each.rack)
             for each, names in zip(members, self.topics_of, strict=True)
@@ -143,7 +191,7 @@ class _Scene:
             name: _choose_from(
                 group for group in dict.fromkeys(self.group_of) if name in names_of[group[0]]
             )
-            for name in {partition.topic for partition in rates}
+            for name in existing
         }
         near_of: dict[tuple[str, frozenset[str]], _Choice] = {}
         self.everywhere: dict[TopicPartition, _Choice] = {}
@@ -151,7 +199,7 @@ class _Scene:
         self.least_far = 0
         for partition, weight in self.weight.items():
             everywhere = by_topic[partition.topic]
-            racks = topics[partition.topic].racks_of(partition.partition)
+            racks = frozenset(racks_of(partition))
             near = near_of.get((partition.topic, racks))
             if near is None:
                 near = near_of[partition.topic, racks] = _choose_from(
@@ -176,7 +224,7 @@ def _choose_from(groups: Iterable[_Group]) -> _Choice:
     return _Choice(order, frozenset(order))
 
 
-def _find_limits(weights: Sequence[int], members: Sequence[Subscriber]) -> tuple[float, float]:
+def _find_limits(weights: Sequence[int], members: Sequence[Reader]) -> tuple[float, float]:
     """What a member should have at most and at least, from the weights in descending order."""
     if not members:
         return 0, 0
@@ -212,7 +260,7 @@ class _Shares:
             self._lightest.setdefault(group, []).append((0, place))
             self._all.append((0, place))
 
-    def assignment(self) -> Assignment:
+    def assignment(self) -> dict[str, list[TopicPartition]]:
         return {
             each.member_id: sorted(given)
             for each, given in zip(self._scene.members, self._given, strict=True)
