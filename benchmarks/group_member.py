@@ -209,7 +209,12 @@ def main() -> None:
     client, protocol, servers, group, topic, *instance = sys.argv[1:]
     stopped = Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    Thread(target=lambda: (sys.stdin.read(), stopped.set()), daemon=True).start()
+
+    def await_the_end() -> None:
+        sys.stdin.read()
+        stopped.set()
+
+    Thread(target=await_the_end, daemon=True).start()
     CLIENTS[client](
         Membership(protocol, servers, group, topic, instance[0] if instance else None), stopped
     )

@@ -398,7 +398,7 @@ class Run:
             except KafkaError as error:
                 account.errors[f"observer: {type(error).__name__}"] += 1
                 continue
-            account.observe(at_least, {each.partition: at for each, at in found.items()})
+            account.observe(at_least, {each.partition: at.offset for each, at in found.items()})
 
     def _settle(self, load: OurLoad) -> int:
         """Wait until nothing is left to read; returns how much is."""

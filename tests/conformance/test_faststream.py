@@ -68,16 +68,20 @@ def test_a_service_reads_what_is_published_and_publishes_answers(
         answers: Counter[str] = Counter()
         is_over = asyncio.Event()
 
-        @broker.subscriber(topic, group_id=f"{topic}-in", auto_offset_reset="earliest")
-        @broker.publisher(f"{topic}-out")
         async def register(user: str, user_id: int) -> str:
             return f"User: {user} - {user_id} registered"
 
-        @broker.subscriber(f"{topic}-out", group_id=f"{topic}-out", auto_offset_reset="earliest")
         async def collect(answer: str) -> None:
             answers[answer] += 1
             if len(answers) == USERS:
                 is_over.set()
+
+        # The tutorial writes these calls as decorators.
+        publishing = broker.publisher(f"{topic}-out")(register)
+        for name, reader in ((f"{topic}-in", publishing), (f"{topic}-out", collect)):
+            broker.subscriber(
+                name.removesuffix("-in"), group_id=name, auto_offset_reset="earliest"
+            )(reader)
 
         async def publish() -> None:
             for number in range(USERS):
@@ -100,19 +104,18 @@ def test_two_services_of_a_group_share_batches_and_commit_each(
         brokers = [make_broker(), make_broker()]
 
         def subscribe(broker: Any) -> None:
-            @broker.subscriber(
-                topic,
-                group_id=topic,
-                batch=True,
-                auto_offset_reset="earliest",
-                ack_policy=AckPolicy.ACK,
-            )
             async def collect(numbers: list[int]) -> None:
                 read.update(numbers)
                 if len(read) == USERS:
                     is_over.set()
 
-            del collect
+            broker.subscriber(
+                topic,
+                group_id=topic,
+                batch=True,
+                auto_offset_reset="earliest",
+                ack_policy=AckPolicy.ACK,
+            )(collect)
 
         async def publish() -> None:
             for number in range(USERS):
@@ -125,6 +128,7 @@ def test_two_services_of_a_group_share_batches_and_commit_each(
 
     asyncio.run(scenario())
     with Admin(cluster.bootstrap_servers) as admin:
-        assert admin.list_group_offsets(topic) == {
+        committed = admin.list_group_offsets(topic)
+        assert {each: at.offset for each, at in committed.items()} == {
             TopicPartition(topic, index): USERS // PARTITIONS for index in range(PARTITIONS)
         }
