@@ -16,6 +16,7 @@ STAGES = {
     "placement": "KIP-578: placement; with brute force and the proposal's rule",
     "reassignment": "reassignment plans, executed under load; with brute force and Kafka's tool",
     "kills": "kill -9 of a node every 5 s for 10 minutes, under Java's producer and trimtab's",
+    "groups": "large groups and many of them: settling, commits/s, memory; with Apache Kafka",
     "group_scenes": "groups of each client: members come and go, the coordinator is killed",
     "patience": "a healthy client while hostile ones attack the broker; the broker's limits",
     "largest": "the largest request of each API: other clients' waiting time, and memory",
