@@ -35,6 +35,7 @@ from trimtab.wire.batch_cy import (
     scan_records,
     verify,
 )
+from trimtab.wire.codec import LARGE_RECORDS_BYTES
 from trimtab.wire.compression import TooLarge
 
 LARGE_READ_BYTES = 128 * 1024
@@ -436,7 +437,9 @@ class Segment:
         """Bytes of the file, without regard to batch boundaries."""
         return self._file.read(position, size)
 
-    def _defer_read(self, position: int, size: int) -> StoredRecords:
+    def _defer_read(self, position: int, size: int) -> bytes | StoredRecords:
+        if size <= LARGE_RECORDS_BYTES:
+            return self._file.read(position, size)  # the codec copies these, so they must be bytes
         if self._deferred is None:
             self._deferred = WeakSet()
         records = StoredRecords(self, position, size)

@@ -320,6 +320,17 @@ async def test_a_wide_fetch_leaves_most_records_on_disk(lab: Any) -> None:
     assert MAX_READ_BYTES - 31_000 < sum(map(len, in_memory)) <= MAX_READ_BYTES
 
 
+async def test_small_records_behind_all_that_fits_into_memory_are_answered(lab: Any) -> None:
+    """The codec copies records of up to 1 KiB, so they must be bytes."""
+    await lab.create_topic("t", 320)
+    for index in range(320):
+        await lab.append("t", b"x" * (100 if index >= 20 else 30_000), partition=index)
+    wanted = fetch([("t", index, 0) for index in range(320)], max_bytes=4 * BIG)
+    found = sizes(await lab.connect().ask(wanted, 12))
+    assert [size > 30_000 for size in found] == [True] * 20 + [False] * 300
+    assert all(found)
+
+
 @pytest.mark.parametrize("session", [(0, -1), (0, 0)])
 async def test_case_14_appended_records_end_the_wait(lab: Any, session: tuple[int, int]) -> None:
     await lab.create_topic("t", 30)
