@@ -46,9 +46,6 @@ _FIRST_REQUESTS = 2
 """If a connection is lost after so few requests, the broker probably did not understand them."""
 _REAUTHENTICATE_AT = 0.85
 """The fraction of a session after which the client authenticates again; 0.85 to 0.95 in Java."""
-_TRUSTED_BYTES = 16 * 1024 * 1024
-"""A fetch response of megabytes gets its buffer at once: growing one would cost as much as reading.
-Buffers above 4 MiB take memory only as bytes arrive."""
 
 
 class Node(NamedTuple):
@@ -115,7 +112,7 @@ class Connection(FrameProtocol):
     def __init__(
         self, node: Node, options: ConnectionOptions, on_lost: Callable[[Connection], None]
     ):
-        super().__init__(max_frame_bytes=MAX_INT32, trusted_bytes=_TRUSTED_BYTES)
+        super().__init__(max_frame_bytes=MAX_INT32)
         self.node = node
         self._options = options
         self._on_lost = on_lost
