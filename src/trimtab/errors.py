@@ -16,7 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing typing takes longer than the rest of this module
+    from typing import Any
 
 
 class ErrorCode(IntEnum):

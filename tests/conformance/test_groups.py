@@ -100,22 +100,13 @@ def read_with_confluent(
 def read_with_kafka_python(servers: str, topic: str, member: str, reading: Reading) -> None:
     import kafka
 
-    class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
-        """Commits what it loses, as the next owner begins there."""
-
-        def on_partitions_revoked(self, revoked: object) -> None:
-            if revoked:
-                consumer.commit()
-
-        def on_partitions_assigned(self, assigned: object) -> None: ...
-
     consumer = kafka.KafkaConsumer(
+        topic,
         bootstrap_servers=servers,
         group_id=topic,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
     )
-    consumer.subscribe([topic], listener=Listener())
     try:
         while not reading.has_all.is_set():
             for records in consumer.poll(100).values():
@@ -129,26 +120,14 @@ def read_with_kafka_python(servers: str, topic: str, member: str, reading: Readi
 def read_with_aiokafka(servers: str, topic: str, member: str, reading: Reading) -> None:
     import aiokafka
 
-    class Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
-        """Commits what it loses, as the next owner begins there."""
-
-        def __init__(self, consumer: aiokafka.AIOKafkaConsumer) -> None:
-            self._consumer = consumer
-
-        async def on_partitions_revoked(self, revoked: object) -> None:
-            if revoked:
-                await self._consumer.commit()
-
-        async def on_partitions_assigned(self, assigned: object) -> None: ...
-
     async def read() -> None:
         consumer = aiokafka.AIOKafkaConsumer(
+            topic,
             bootstrap_servers=servers,
             group_id=topic,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
         )
-        consumer.subscribe([topic], listener=Listener(consumer))
         await consumer.start()
         try:
             while not reading.has_all.is_set():

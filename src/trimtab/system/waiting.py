@@ -184,9 +184,10 @@ def new_gate() -> threading.Lock:
 
 
 def loop_time(loop: asyncio.AbstractEventLoop) -> float:
-    """A loop's time in seconds, exact, on every thread.
+    """A loop's time in seconds, for the threads of all loops.
 
-    uvloop's own `time()` has millisecond steps, and stands still while it waits for events: to
-    another thread it may be minutes old. It is the monotonic clock's.
+    uvloop's `time()` stands still while it waits for events: to another thread it may be minutes
+    old. Loops that run beside others are real ones, whose time is the monotonic clock's.
     """
-    return loop.time() if isinstance(loop, asyncio.BaseEventLoop) else monotonic_clock()
+    running = asyncio._get_running_loop()
+    return loop.time() if running is loop or running is None else monotonic_clock()

@@ -3,14 +3,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from tests.unit.interrupts import interrupt_at
 from trimtab.errors import UsageError
-from trimtab.sim.world import World
-from trimtab.system.clock import monotonic_clock
 from trimtab.system.waiting import (
     begin_on,
     guarded,
@@ -161,16 +159,16 @@ def test_a_gate_is_closed_until_it_is_opened() -> None:
     assert gate.acquire(False)
 
 
-def test_the_time_of_a_loop_with_a_coarse_clock_is_exact() -> None:
-    class Coarse:
+def test_a_loops_time_is_right_on_the_threads_of_other_loops() -> None:
+    class Stale(asyncio.SelectorEventLoop):
         def time(self) -> float:
-            return 0.0
+            return super().time() - 1000
 
-    loop = cast("asyncio.AbstractEventLoop", Coarse())
-    assert loop_time(loop) == pytest.approx(monotonic_clock(), abs=1)
+    stale = Stale()
 
+    async def ask() -> float:
+        return loop_time(stale) - asyncio.get_running_loop().time()
 
-def test_the_time_of_a_virtual_loop_is_its_own() -> None:
-    with World(1) as world:
-        assert loop_time(world.loop) == world.loop.time()
-        assert loop_time(world.loop) < monotonic_clock()
+    assert -1 < asyncio.run(ask()) < 1
+    assert -1 < stale.run_until_complete(ask()) < 1
+    stale.close()

@@ -41,14 +41,19 @@ from trimtab.wire.messages.api_versions import (
     ApiVersionsResponse,
     FinalizedFeatureKey,
 )
+from trimtab.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from trimtab.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from trimtab.wire.messages.create_partitions import CreatePartitionsRequest
 from trimtab.wire.messages.create_topics import CreateTopicsRequest
+from trimtab.wire.messages.delete_groups import DeleteGroupsRequest
+from trimtab.wire.messages.delete_records import DeleteRecordsRequest
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
 from trimtab.wire.messages.describe_configs import DescribeConfigsRequest
+from trimtab.wire.messages.describe_groups import DescribeGroupsRequest
 from trimtab.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from trimtab.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from trimtab.wire.messages.describe_transactions import DescribeTransactionsRequest
+from trimtab.wire.messages.elect_leaders import ElectLeadersRequest
 from trimtab.wire.messages.end_txn import EndTxnRequest
 from trimtab.wire.messages.fetch import FetchRequest
 from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -58,11 +63,13 @@ from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
 from trimtab.wire.messages.join_group import JoinGroupRequest
 from trimtab.wire.messages.leave_group import LeaveGroupRequest
 from trimtab.wire.messages.list_batch_sizes import ListBatchSizesRequest
+from trimtab.wire.messages.list_groups import ListGroupsRequest
 from trimtab.wire.messages.list_offsets import ListOffsetsRequest
 from trimtab.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from trimtab.wire.messages.list_transactions import ListTransactionsRequest
 from trimtab.wire.messages.metadata import MetadataRequest
 from trimtab.wire.messages.offset_commit import OffsetCommitRequest
+from trimtab.wire.messages.offset_delete import OffsetDeleteRequest
 from trimtab.wire.messages.offset_fetch import OffsetFetchRequest
 from trimtab.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from trimtab.wire.messages.produce import ProduceRequest
@@ -497,6 +504,10 @@ KAFKA_2_1 = {
     DescribeLogDirsRequest: (0, 1),
     SaslAuthenticateRequest: (0, 0),
     CreatePartitionsRequest: (0, 1),
+    DescribeGroupsRequest: (0, 2),
+    ListGroupsRequest: (0, 2),
+    DeleteGroupsRequest: (0, 1),
+    DeleteRecordsRequest: (0, 1),
 }
 """What Apache Kafka 2.1.1 says it serves."""
 
@@ -524,8 +535,11 @@ async def test_every_api_has_a_version_that_kafka_2_1_serves(
     assert agreed == {api: newest for api, (_, newest) in KAFKA_2_1.items()}
     missing = requests_of_clients() - set(KAFKA_2_1)
     assert missing == {
-        # Calls that a cluster answers since 2.3, 2.4, 3.0, 3.7 and 4.0.
+        # Calls that a cluster answers since 2.2, 2.3, 2.4, 3.0, 3.7 and 4.0.
+        ConsumerGroupDescribeRequest,
         ConsumerGroupHeartbeatRequest,
+        ElectLeadersRequest,
+        OffsetDeleteRequest,
         OffsetForLeaderEpochRequest,  # not asked of older brokers, which would refuse a consumer
         IncrementalAlterConfigsRequest,
         AlterPartitionReassignmentsRequest,
