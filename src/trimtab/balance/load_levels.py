@@ -41,8 +41,6 @@ _HEAVIEST_LOOKED_AT = 8
 _FEW_GROUPS = 12
 """Of so many groups the lightest members are compared; of more, members are looked at in the order
 of their loads."""
-_MOST_RELIEVED = 8
-"""So many partitions of mean weight may be too many, for a member to be relieved one by one."""
 _MAX_SPLIT = 10
 """Partitions of two members of which every division is tried."""
 
@@ -324,24 +322,10 @@ class _Shares:
     # the ways
 
     def keep(self, with_far: bool) -> None:
-        """Members keep what they own; without `with_far` only what is in their racks.
-
-        Who owns much too much keeps only as much as it should have, without its heaviest ones: to
-        move them one by one would take time in the square of their number.
-        """
-        scene = self._scene
-        owned: dict[int, list[TopicPartition]] = {}
-        for partition, place in sorted(scene.owner.items()):
-            if with_far or not scene.is_far(partition, place):
-                owned.setdefault(place, []).append(partition)
-        for place, partitions in owned.items():
-            load = sum(self._weight[each] for each in partitions)
-            if load - scene.limit > _MOST_RELIEVED * load / len(partitions):
-                partitions.sort(key=lambda each: (scene.is_far(each, place), self._weight[each]))
-                while partitions and load > scene.limit:
-                    load -= self._weight[partitions.pop()]
-            for each in partitions:
-                self._put(each, place)
+        """Members keep what they own; without `with_far` only what is in their racks."""
+        for partition, place in sorted(self._scene.owner.items()):
+            if with_far or not self._scene.is_far(partition, place):
+                self._put(partition, place)
 
     def settle(self) -> None:
         scene = self._scene
