@@ -12,7 +12,7 @@ from itertools import product
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trimtab.balance.load_levels import level_load
@@ -170,6 +170,8 @@ def test_no_new_owner_before_the_old_one_let_go(
 
 @pytest.mark.parametrize("name", STICKY)
 @given(groups, topic_sets)
+@example(make_group(Random(12226)), make_topics(Random(1012226)))  # once planned without end
+@example(make_group(Random(19648)), make_topics(Random(1019648)))
 def test_the_same_members_keep_all(
     name: str, group: list[Subscriber], topics: dict[str, Topic]
 ) -> None:
@@ -351,7 +353,8 @@ def test_few_loads_are_as_level_as_possible(weights: list[int], count: int) -> N
 @given(st.integers(2, 12), st.integers(8, 20), st.integers(0, 10**6), st.booleans())
 def test_many_loads_are_level_and_near(count: int, each: int, seed: int, is_second: bool) -> None:
     """Rates between 1 and 10; each partition with replicas in two of three racks, members in all of
-    them. Also after a second rebalance, with other rates and one member more."""
+    them. Also after a second rebalance, with other rates and one member more: its share moves, and
+    little else."""
     random = Random(seed)
     number = 3 * count * each
     topics = {"a": Topic(number, tuple(frozenset(random.sample(RACKS, 2)) for _ in range(number)))}
@@ -367,7 +370,7 @@ def test_many_loads_are_level_and_near(count: int, each: int, seed: int, is_seco
         before = given_last(group, assigned)
         group = [*before, Subscriber("new", None, frozenset("a"), rack=random.choice(RACKS))]
         assigned = level_load(group, owner, rates, racks_in(topics))
-        assert len(moved(before, assigned)) <= number // 5
+        assert len(moved(before, assigned)) <= number / len(group) + number / 5
     loads = [sum(rates[each] for each in given) for given in assigned.values()]
     assert max(loads) <= 1.05 * sum(loads) / len(loads)
     assert min(loads) >= 0.8 * sum(loads) / len(loads)

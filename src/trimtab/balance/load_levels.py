@@ -10,7 +10,9 @@ Up to three ways are tried, each only if the one before left something to improv
 
 Each of them gives the other partitions, heaviest first, to the lightest member that may have them.
 It then moves and swaps partitions until no member has more than it should; first among members in
-racks of the replicas, then among all. At last it feeds members that have much less than the others.
+racks of the replicas, then among all. Where that leads no further, it tries every way to divide the
+partitions of some members, if there are few ways. At last it feeds members that have much less than
+the others.
 
 A partition weighs its bytes/s, and 1 % of the mean of all on top: so idle partitions are spread as
 well, and do not all end with one member. All sums are of integers, so they depend on no order.
@@ -21,7 +23,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, nlargest, nsmallest
-from itertools import combinations
+from math import prod
 from typing import NamedTuple, Protocol, TypeAlias
 
 from trimtab.records import TopicPartition
@@ -41,8 +43,10 @@ _HEAVIEST_LOOKED_AT = 8
 _FEW_GROUPS = 12
 """Of so many groups the lightest members are compared; of more, members are looked at in the order
 of their loads."""
-_MAX_SPLIT = 10
-"""Partitions of two members of which every division is tried."""
+_MOST_RELIEVED = 8
+"""So many partitions of mean weight may be too many, for a member to be relieved one by one."""
+_MAX_WAYS = 4096
+"""Of so many ways to divide the partitions of some members every one is tried."""
 
 _Rank: TypeAlias = tuple[float, int, int, int, TopicPartition]
 _Group: TypeAlias = tuple[int, str | None]  # the class of its members' topics, their rack
@@ -121,8 +125,9 @@ def level_load(
     partitions, in order.
 
     If all subscribe alike, the largest sum of rates is at most 1.05 times the mean, or within 1 %
-    of the least possible, wherever moves and swaps lead there. Partitions that weigh more than a
-    member's share have members of their own; then the mean is that of the others.
+    of the least possible, if moves and swaps lead there or there are few ways to divide the
+    partitions. Partitions that weigh more than a member's share have members of their own; then the
+    mean is that of the others.
 
     Args:
         owner: the member that has the partition now.
@@ -183,7 +188,8 @@ class _Scene:
         self.owner = {
             partition: place
             for partition, member_id in owner.items()
-            if partition.topic in self.topics_of[place := place_of[member_id]]
+            if partition in rates
+            and partition.topic in self.topics_of[place := place_of[member_id]]
         }
         names_of = list(class_of)
         self._is_near: dict[TopicPartition, frozenset[_Group]] = {}
@@ -322,10 +328,24 @@ class _Shares:
     # the ways
 
     def keep(self, with_far: bool) -> None:
-        """Members keep what they own; without `with_far` only what is in their racks."""
-        for partition, place in sorted(self._scene.owner.items()):
-            if with_far or not self._scene.is_far(partition, place):
-                self._put(partition, place)
+        """Members keep what they own; without `with_far` only what is in their racks.
+
+        Who owns much too much keeps only as much as it should have, without its heaviest ones: to
+        move them one by one would take time in the square of their number.
+        """
+        scene = self._scene
+        owned: dict[int, list[TopicPartition]] = {}
+        for partition, place in sorted(scene.owner.items()):
+            if with_far or not scene.is_far(partition, place):
+                owned.setdefault(place, []).append(partition)
+        for place, partitions in owned.items():
+            load = sum(self._weight[each] for each in partitions)
+            if load - scene.limit > _MOST_RELIEVED * load / len(partitions):
+                partitions.sort(key=lambda each: (scene.is_far(each, place), self._weight[each]))
+                while partitions and load > scene.limit:
+                    load -= self._weight[partitions.pop()]
+            for each in partitions:
+                self._put(each, place)
 
     def settle(self) -> None:
         scene = self._scene
@@ -354,7 +374,7 @@ class _Shares:
                     heappush(heaviest, (-self._loads[changed], changed))
 
     def _relieve(self, giver: int, groups: Mapping[TopicPartition, _Choice]) -> tuple[int, ...]:
-        """Make the heavier of two members lighter. Returns both; nothing if that is impossible."""
+        """Make the heaviest of some members lighter. Returns them; none if that is impossible."""
         scene = self._scene
         takers: dict[int, None] = {}
         best: tuple[_Rank, int] | None = None
@@ -376,10 +396,18 @@ class _Shares:
             near = nsmallest(
                 _LIGHTEST_LOOKED_AT, takers, key=lambda each: (self._loads[each], each)
             )
-            for swap in (self._swap, self._split) if best is None else (self._swap,):
-                for taker in near:
-                    if swap(giver, taker, most, groups):
-                        return giver, taker
+            for taker in near:
+                if self._swap(giver, taker, most, groups):
+                    return giver, taker
+            if best is None:
+                light = (
+                    each
+                    for each, load in enumerate(self._loads)
+                    if load <= scene.limit or self._excess(each)
+                )
+                for some in [*((giver, taker) for taker in near), tuple(light)]:
+                    if self._divide(some, most, groups):
+                        return some
         if best is None:
             return ()
         self._move(best[0][-1], best[1])
@@ -447,41 +475,64 @@ class _Shares:
             if group in groups[each].groups
         )
 
-    def _split(
-        self,
-        giver: int,
-        taker: int,
-        limit: float,
-        groups: Mapping[TopicPartition, _Choice],
+    def _divide(
+        self, places: Sequence[int], limit: float, groups: Mapping[TopicPartition, _Choice]
     ) -> bool:
-        """Divide the partitions of two members in the best of all ways, if they are few."""
-        to_taker = self._may_go(giver, taker, groups)
-        movable = to_taker + self._may_go(taker, giver, groups)
-        if len(movable) > _MAX_SPLIT:
+        """Divide the partitions of these members in the best of all ways, if there are few ways, so
+        that none has as much as `limit`; with the fewest moves among equals."""
+        movable = sorted(
+            (
+                (-self._weight[each], each, takers)
+                for place in places
+                for each in self._given[place]
+                if len(takers := self._takers(each, places, groups)) > 1
+            ),
+        )
+        if prod(len(takers) for _, _, takers in movable) > _MAX_WAYS:
             return False
-        fixed = self._loads[giver] - sum(weight for weight, _ in to_taker)
-        total = self._loads[giver] + self._loads[taker]
-        best: tuple[float, int, tuple[tuple[int, TopicPartition], ...]] | None = None
-        for size in range(len(movable) + 1):
-            for chosen in combinations(movable, size):
-                load = fixed + sum(weight for weight, _ in chosen)
-                heavier = max(load, total - load, self._scene.limit)
-                if heavier >= limit or (best is not None and heavier > best[0]):
-                    continue
-                moved = len(movable) - sum(
-                    (self._holder[each] == giver) == ((weight, each) in chosen)
-                    for weight, each in movable
-                )
-                if best is None or (heavier, moved) < best[:2]:
-                    best = heavier, moved, chosen
-        if best is None:
+        loads = {place: self._loads[place] for place in places}
+        for weight, each, _ in movable:
+            loads[self._holder[each]] += weight
+        best: tuple[float, int] = (limit, 0)
+        chosen: list[int] = []
+        found: list[int] = []
+
+        def search(heaviest: float, moved: int) -> None:
+            nonlocal best, found
+            if (heaviest, moved) >= best:
+                return
+            if len(chosen) == len(movable):
+                best, found = (heaviest, moved), chosen.copy()
+                return
+            weight, each, takers = movable[len(chosen)]
+            for taker in takers:
+                chosen.append(taker)
+                loads[taker] -= weight
+                search(max(heaviest, loads[taker]), moved + (taker != self._holder[each]))
+                loads[taker] += weight
+                chosen.pop()
+
+        search(max(self._scene.limit, *loads.values()), 0)
+        if not found:
             return False
-        chosen_set = {each for _, each in best[2]}
-        for _, each in movable:
-            place = giver if each in chosen_set else taker
-            if self._holder[each] != place:
-                self._move(each, place)
+        for (_, each, _), taker in zip(movable, found, strict=True):
+            if taker != self._holder[each]:
+                self._move(each, taker)
         return True
+
+    def _takers(
+        self,
+        partition: TopicPartition,
+        places: Sequence[int],
+        groups: Mapping[TopicPartition, _Choice],
+    ) -> list[int]:
+        """Those of the members that may have it: first the one that has it, then in order."""
+        holder = self._holder[partition]
+        allowed = groups[partition].groups
+        return [
+            holder,
+            *(each for each in places if each != holder and self._scene.group_of[each] in allowed),
+        ]
 
     # more for those that have too little
 
@@ -522,6 +573,17 @@ class _Shares:
     def _bring_back(self) -> None:
         """Return partitions to their owners where that makes nobody too heavy or too light."""
         scene = self._scene
+        guests = [
+            {each for each in given if scene.owner.get(each) != place}
+            for place, given in enumerate(self._given)
+        ]
+
+        def move(partition: TopicPartition, place: int) -> None:
+            guests[self._holder[partition]].discard(partition)
+            self._move(partition, place)
+            if scene.owner.get(partition) != place:
+                guests[place].add(partition)
+
         for partition, owner in sorted(scene.owner.items()):
             holder = self._holder[partition]
             if holder == owner or scene.is_far(partition, owner) > scene.is_far(partition, holder):
@@ -531,21 +593,20 @@ class _Shares:
                 self._loads[owner] + weight <= scene.limit
                 and self._loads[holder] - weight >= scene.least
             ):
-                self._move(partition, owner)
+                move(partition, owner)
                 continue
             others: Iterable[TopicPartition] = (
                 each
-                for each in self._given[owner]
-                if scene.owner.get(each) != owner
-                and scene.group_of[holder] in scene.everywhere[each].groups
+                for each in guests[owner]
+                if scene.group_of[holder] in scene.everywhere[each].groups
                 and scene.is_far(each, holder) <= scene.is_far(each, owner)
                 and self._fits(owner, weight - self._weight[each])
                 and self._fits(holder, self._weight[each] - weight)
             )
             other = min(others, default=None)
             if other is not None:
-                self._move(partition, owner)
-                self._move(other, holder)
+                move(partition, owner)
+                move(other, holder)
 
     def _fits(self, place: int, change: int) -> bool:
         load = self._loads[place] + change

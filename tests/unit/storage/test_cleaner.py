@@ -299,6 +299,7 @@ class TestReading:
         fill(log, "a" * 20)
         expected = bytes(in_memory(log.read(0, 10_000)))
         monkeypatch.setattr(segment_module, "LARGE_READ_BYTES", 100)
+        monkeypatch.setattr(segment_module, "LARGE_RECORDS_BYTES", 100)
         lent = log.read(0, 10_000)
         assert isinstance(lent, StoredRecords)
         compact(directory)

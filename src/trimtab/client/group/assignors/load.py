@@ -55,10 +55,18 @@ class LoadAssignor:
 
 
 class CooperativeLoadAssignor:
-    """Members keep their partitions while they join, as with `cooperative-sticky`."""
+    """Members keep their partitions while they join, as with `cooperative-sticky`.
+
+    A partition that its owner has revoked goes to the member for which it was planned. Were all
+    planned again, with only some of the partitions owned, two plans could follow each other for
+    ever.
+    """
 
     name = "cooperative-load"
     is_cooperative = True
+
+    def __init__(self) -> None:
+        self._planned: dict[TopicPartition, str] = {}
 
     def user_data(
         self,
@@ -79,7 +87,17 @@ class CooperativeLoadAssignor:
 
     def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Topic]) -> Assignment:
         ownership = find_owners(subscribers, topics)
-        return withhold(_level(subscribers, topics, ownership.owner), ownership)
+        present = {each.member_id for each in subscribers}
+        awaited = {
+            partition: member
+            for partition, member in self._planned.items()
+            if member in present and partition not in ownership.contested
+        }
+        assigned = _level(subscribers, topics, {**awaited, **ownership.owner})
+        self._planned = {
+            partition: member for member, given in assigned.items() for partition in given
+        }
+        return withhold(assigned, ownership)
 
 
 def _level(
