@@ -73,6 +73,7 @@ class _Buffer:
 
     @cython.cfunc
     @cython.inline
+    @cython.exceptval(-1)
     def reserve(self, more: cython.Py_ssize_t) -> cython.int:
         if more > self.capacity - self.size:
             self.grow(self.size + more)
@@ -146,7 +147,23 @@ class _Validity:
 
     @cython.cfunc
     @cython.inline
+    @cython.exceptval(-1)
     def put(self, valid: cython.bint) -> cython.int:
+        if not valid or self.nulls > 0:
+            self.put_bit(valid)
+        self.rows += 1
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def put_bit(self, valid: cython.bint) -> cython.int:
+        """Of rows before the first null no bits are kept."""
+        if self.nulls == 0:
+            self.bits.reserve(self.rows // 8 + 1)
+            for _ in range(self.rows // 8):
+                self.bits.put_octet(0xFF)
+            if self.rows & 7:
+                self.bits.put_octet((1 << (self.rows & 7)) - 1)
         if self.rows & 7 == 0:
             self.bits.reserve(1)
             self.bits.put_octet(0)
@@ -154,7 +171,6 @@ class _Validity:
             self.bits.octets[self.rows >> 3] |= 1 << (self.rows & 7)
         else:
             self.nulls += 1
-        self.rows += 1
         return 0
 
     @cython.cfunc
@@ -187,6 +203,7 @@ class _BinaryRows:
 
     @cython.cfunc
     @cython.inline
+    @cython.exceptval(-1)
     def put(
         self, octets: cython.p_uchar, start: cython.Py_ssize_t, size: cython.Py_ssize_t
     ) -> cython.int:
@@ -224,6 +241,7 @@ class _SizeRows:
 
     @cython.cfunc
     @cython.inline
+    @cython.exceptval(-1)
     def put(self, size: cython.Py_ssize_t) -> cython.int:
         """Add a row; a size below zero is a null."""
         self.validity.put(size >= 0)
@@ -471,6 +489,7 @@ class ColumnScanner:
         return None
 
     @cython.cfunc
+    @cython.exceptval(-1)
     def _put_headers(self, reader: RecordReader) -> cython.int:
         name: bytes
         for _ in range(reader.header_count):

@@ -149,8 +149,13 @@ class RecordReader:
             raise CorruptBatch(f"record data claims a record of {size} bytes")
         self.limit = self.position + size
         self.position += 1  # attributes, which have no meaning yet
-        self.timestamp_delta = self.read_varint()
-        self.offset_delta = self.read_varint()
+        # `read_varint` would cost more, as C has to ask whether it has raised an error.
+        self.timestamp_delta = self.read_short_varint()
+        if self.timestamp_delta == _LONG:
+            self.timestamp_delta = self.read_long_varint()
+        self.offset_delta = self.read_short_varint()
+        if self.offset_delta == _LONG:
+            self.offset_delta = self.read_long_varint()
         self.key_size = self.read_size()
         self.key_start = self.position
         if self.key_size > 0:

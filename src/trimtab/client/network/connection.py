@@ -46,6 +46,9 @@ _FIRST_REQUESTS = 2
 """If a connection is lost after so few requests, the broker probably did not understand them."""
 _REAUTHENTICATE_AT = 0.85
 """The fraction of a session after which the client authenticates again; 0.85 to 0.95 in Java."""
+_TRUSTED_BYTES = 64 * 1024 * 1024
+"""Fetch responses, 50 MiB by default, get their buffer at once: growing one would cost as much as
+receiving. Such a buffer takes memory only as bytes arrive."""
 
 
 class Node(NamedTuple):
@@ -112,7 +115,7 @@ class Connection(FrameProtocol):
     def __init__(
         self, node: Node, options: ConnectionOptions, on_lost: Callable[[Connection], None]
     ):
-        super().__init__(max_frame_bytes=MAX_INT32)
+        super().__init__(max_frame_bytes=MAX_INT32, trusted_bytes=_TRUSTED_BYTES)
         self.node = node
         self._options = options
         self._on_lost = on_lost
