@@ -21,7 +21,10 @@ class Producing:
         self.measured = ProducerMetrics(lambda: 1.0, 30.0, 2)
 
     def metrics(self) -> Snapshot:
-        return self.measured.snapshot({"buffer-total-bytes": 64.0})
+        return {
+            **self.measured.snapshot({"buffer-total-bytes": 64.0}),
+            "partitioner-metrics": {"flights": {"turn-total": 5.0}, "fares": {"turn-total": 7.0}},
+        }
 
 
 def scrape(producer: Producing) -> list[str]:
@@ -44,6 +47,7 @@ def test_brokers_and_topics_are_labels() -> None:
     producer.measured.batch_retried("flights", type("B", (), {"count": 3})())
     lines = scrape(producer)
     assert 'kafka_producer_node_outgoing_byte_total{client_id="orders",node="2"} 100.0' in lines
+    assert 'kafka_partitioner_turn_total{client_id="orders",topic="fares"} 7.0' in lines
     retried = 'kafka_producer_topic_record_retry_total{client_id="orders",topic="flights"} 3.0'
     assert retried in lines
 
