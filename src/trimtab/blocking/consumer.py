@@ -178,9 +178,14 @@ class Consumer(Face[AsyncConsumer]):
                 self._run(AsyncConsumer._commit_before, consumer, change.partitions)
             with consumer._calling_back(change) as result:
                 refuse_awaitable(result)
-        finally:
-            if self._thread.is_usable:  # the callback has not closed the consumer
-                self._thread.run(AsyncConsumer._acknowledge, consumer)
+        except Exception:
+            self._acknowledge()
+            raise
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        if self._thread.is_usable:  # the callback has not closed the consumer
+            self._thread.run(AsyncConsumer._acknowledge, self._client)
 
     def _let_go(self, has_failed: bool = False) -> None:
         consumer = self._client

@@ -326,6 +326,7 @@ class AsyncConsumer(Subscriber, AsyncClient):
             self._group.commit_soon(offsets)
 
     async def _carry_out(self, change: Change) -> None:
+        """Have the application carry out a change; the next poll does if Ctrl-C interrupts it."""
         try:
             if change.kind is Kind.ASSIGNED:
                 self._apply(change)
@@ -334,8 +335,10 @@ class AsyncConsumer(Subscriber, AsyncClient):
             with self._calling_back(change) as result:
                 if isawaitable(result):
                     await result
-        finally:
+        except Exception:
             await self._acknowledge()
+            raise
+        await self._acknowledge()
 
     async def _commit_before(
         self, partitions: Collection[TopicPartition], has_failed: bool = False

@@ -184,6 +184,7 @@ class Subscriber(Reader):
         self._taken = Taken()
         self._has_changed = True
         self._has_subscribed = self._subscription is not None
+        self._is_calling_back = False
 
     # changes of the assignment
 
@@ -225,15 +226,22 @@ class Subscriber(Reader):
     def _calling_back(self, change: Change) -> Iterator[object]:
         """Call the listener; with what it returned. Then it no longer reads what was taken away.
 
-        A callback that closes the consumer is not called again for that.
+        After Ctrl-C all of it is to be done once more, also if the listener was called. A callback
+        that closes the consumer is not called again for that.
         """
         is_nested, self._is_calling_back = self._is_calling_back, True
         try:
             yield None if is_nested else self._call_back(change)
+            self._take_away(change)
+        except Exception:
+            self._take_away(change)
+            raise
         finally:
             self._is_calling_back = is_nested
-            if change.kind is not Kind.ASSIGNED:
-                self._apply(change)
+
+    def _take_away(self, change: Change) -> None:
+        if change.kind is not Kind.ASSIGNED:
+            self._apply(change)
 
     def _apply(self, change: Change) -> None:
         if change.kind is Kind.ASSIGNED:

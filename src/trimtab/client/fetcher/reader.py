@@ -207,12 +207,13 @@ class Reader:
 
     def _replace(self, wanted: Iterable[TopicPartition]) -> None:
         self._leave_loop()
-        kept = {partition: self._assignments.get(partition) for partition in wanted}
-        self._positions = {p: at for p, at in self._positions.items() if p in kept}
-        self._assignments = {}
-        for partition, assignment in kept.items():
-            self._assignments[partition] = assignment or self._new_assignment(self._begin)
         self._has_changed = True
+        # In this order: after Ctrl-C between the two, no partition has lost its position.
+        self._assignments = {
+            partition: self._assignments.get(partition) or self._new_assignment(self._begin)
+            for partition in wanted
+        }
+        self._positions = {p: at for p, at in self._positions.items() if p in self._assignments}
 
     def assignment(self) -> set[TopicPartition]:
         """The assigned partitions, including paused ones."""
