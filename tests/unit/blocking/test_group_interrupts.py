@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from types import CodeType
 
@@ -11,8 +12,9 @@ from tests.unit.interrupts import interrupt_at
 from trimtab.blocking.admin import Admin
 from trimtab.blocking.consumer import Consumer
 from trimtab.blocking.producer import Producer
+from trimtab.client.group.handover import Change, Kind
 from trimtab.cluster import Cluster
-from trimtab.records import Record
+from trimtab.records import Record, TopicPartition
 
 PARTITIONS = 2
 RECORDS = 20
@@ -132,3 +134,36 @@ def test_a_close(cluster: Cluster, admin: Admin, protocol: dict[str, object]) ->
         assert offsets in ([], [RECORDS // PARTITIONS] * PARTITIONS)
 
     assert sweep(scene) > 10
+
+
+def test_a_poll_that_hands_over(cluster: Cluster) -> None:
+    """The next poll hands over: what was read is committed, and the partition let go of."""
+    gone = TopicPartition("t", 0)
+    revoked: list[list[TopicPartition]] = []
+    with member(cluster, "hands-over", {"group_protocol": "classic"}) as consumer:
+        consumer.subscribe(["t"], on_revoked=revoked.append)
+        assert len(read(consumer, RECORDS)) == RECORDS
+        group = consumer._client._group
+        assert group is not None
+
+        async def offer(kind: Kind) -> asyncio.Task[None]:
+            return asyncio.create_task(group.handover.offer(Change(kind, frozenset([gone]))))
+
+        def scene(number: int, call: Callable[[Callable[[], object]], None]) -> None:
+            revoked.clear()
+            offering = consumer._thread.run(offer, Kind.REVOKED)
+            call(lambda: consumer.poll(0))
+            consumer.poll(0)
+            consumer._thread.run(asyncio.wait_for, offering, 10)
+            assert consumer.assignment() == {TopicPartition("t", 1)}
+            assert revoked
+            assert set(map(tuple, revoked)) == {(gone,)}
+            at = consumer.committed([gone])[gone]
+            assert at is not None
+            assert at.offset == RECORDS // PARTITIONS
+            offering = consumer._thread.run(offer, Kind.ASSIGNED)
+            consumer.poll(0)
+            consumer._thread.run(asyncio.wait_for, offering, 10)
+            assert consumer.position(gone) == RECORDS // PARTITIONS
+
+        assert sweep(scene) > 30
