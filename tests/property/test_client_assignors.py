@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trimtab.balance.load_levels import level_load
+from trimtab.balance.load_levels import _Shares, level_load
 from trimtab.client.group.assignors.factory import ASSIGNORS
 from trimtab.client.group.assignors.ownership import find_owners
 from trimtab.client.group.assignors.protocol import Assignment, Subscriber, Topic
@@ -375,6 +375,63 @@ def test_many_loads_are_level_and_near(count: int, each: int, seed: int, is_seco
     assert max(loads) <= 1.05 * sum(loads) / len(loads)
     assert min(loads) >= 0.8 * sum(loads) / len(loads)
     assert far_of(group, topics, assigned) == []
+
+
+def test_what_members_own_counts_more_than_what_was_planned() -> None:
+    topics = {"a": Topic(2)}
+    assignor = ASSIGNORS["cooperative-load"]()
+    group = [Subscriber(f"m{number}", None, frozenset("a")) for number in range(2)]
+    assert assignor.assign(group, topics) == {"m0": [("a", 0)], "m1": [("a", 1)]}
+    owned = (TopicPartition("a", 1), TopicPartition("a", 0))
+    group = [
+        each._replace(owned=frozenset([has]), generation=9)
+        for each, has in zip(group, owned, strict=True)
+    ]
+    assert assignor.assign(group, topics) == {"m0": [("a", 1)], "m1": [("a", 0)]}
+
+
+def test_who_owns_much_too_much_gives_up_little_more() -> None:
+    """And first what it reads from another rack."""
+    racks = [frozenset("x" if index % 2 else "y") for index in range(200)]
+    topics = {"a": Topic(200, tuple(racks))}
+    rates = {TopicPartition("a", index): 1.0 + index % 3 for index in range(200)}
+    group = [Subscriber(each, None, frozenset("a"), rack=each) for each in "xy"]
+    assigned = level_load(group, dict.fromkeys(rates, "x"), rates, racks_in(topics))
+    assert far_of(group, topics, assigned) == []
+    group = [each._replace(rack=None) for each in group]
+    assigned = level_load(group, dict.fromkeys(rates, "x"), rates, racks_in(topics))
+    loads = [sum(rates[each] for each in given) for given in assigned.values()]
+    assert max(loads) <= 1.03 * sum(loads) / 2
+    assert len(assigned["y"]) <= 70, "the heaviest ones move"
+
+
+@given(randoms)
+def test_bringing_partitions_back_to_their_owners_does_no_harm(random: Random) -> None:
+    number, count = random.randint(10, 60), random.randint(2, 6)
+    near = [frozenset(random.sample(RACKS, random.randint(1, 2))) for _ in range(number)]
+    topics = {"a": Topic(number, tuple(near) if random.random() < 0.5 else ())}
+    group = [
+        Subscriber(f"m{place}", None, frozenset("a"), rack=random.choice(RACKS))
+        for place in range(count)
+    ]
+    rates = {
+        TopicPartition("a", index): random.choice((1.0, 2.0, 3.0, 5.0, 8.0))
+        for index in range(number)
+    }
+    owner = {each: f"m{random.randrange(count)}" for each in rates if random.random() < 0.9}
+    bring_back = _Shares._bring_back
+
+    def compare(shares: _Shares) -> None:
+        before = shares.score()
+        bring_back(shares)
+        after = shares.score()
+        assert after.excess <= before.excess
+        assert after.far <= before.far
+        assert after.moves <= before.moves
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Shares, "_bring_back", compare)
+        level_load(group, owner, rates, racks_in(topics))
 
 
 @given(groups, topic_sets, st.binary(max_size=40))

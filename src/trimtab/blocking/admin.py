@@ -64,6 +64,7 @@ class Admin(Face[AsyncAdmin]):
     describe_groups = waits(AsyncAdmin.describe_groups)
     delete_groups = waits(AsyncAdmin.delete_groups)
     list_group_offsets = waits(AsyncAdmin.list_group_offsets)
+    list_offsets_of_groups = waits(AsyncAdmin.list_offsets_of_groups)
     alter_group_offsets = waits(AsyncAdmin.alter_group_offsets)
     delete_group_offsets = waits(AsyncAdmin.delete_group_offsets)
     delete_records = waits(AsyncAdmin.delete_records)

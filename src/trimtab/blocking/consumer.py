@@ -65,6 +65,7 @@ class Consumer(Face[AsyncConsumer]):
     resume = at_once(AsyncConsumer.resume)
     paused = at_once(AsyncConsumer.paused)
     lag = at_once(AsyncConsumer.lag)
+    metrics = at_once(AsyncConsumer.metrics)
     problem = at_once(AsyncConsumer.problem)
     subscribe = at_once(AsyncConsumer.subscribe)
     subscription = at_once(AsyncConsumer.subscription)
@@ -142,16 +143,17 @@ class Consumer(Face[AsyncConsumer]):
         consumer = self._client
         consumer._begin_reading()
         try:
-            while True:
-                self._settle()
-                self._submit()
-                found = read()
-                if not found and self._await_data(deadline - time.monotonic()):
+            with consumer._metrics.polling():
+                while True:
+                    self._settle()
+                    self._submit()
                     found = read()
-                if consumer._taken.is_due():
-                    self._refill()
-                if found or not consumer._is_woken() or time.monotonic() >= deadline:
-                    return found
+                    if not found and self._await_data(deadline - time.monotonic()):
+                        found = read()
+                    if consumer._taken.is_due():
+                        self._refill()
+                    if found or not consumer._is_woken() or time.monotonic() >= deadline:
+                        return found
         except Exception:
             raise
         except BaseException:
@@ -176,9 +178,14 @@ class Consumer(Face[AsyncConsumer]):
                 self._run(AsyncConsumer._commit_before, consumer, change.partitions)
             with consumer._calling_back(change) as result:
                 refuse_awaitable(result)
-        finally:
-            if self._thread.is_usable:  # the callback has not closed the consumer
-                self._thread.run(AsyncConsumer._acknowledge, consumer)
+        except Exception:
+            self._acknowledge()
+            raise
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        if self._thread.is_usable:  # the callback has not closed the consumer
+            self._thread.run(AsyncConsumer._acknowledge, self._client)
 
     def _let_go(self, has_failed: bool = False) -> None:
         consumer = self._client

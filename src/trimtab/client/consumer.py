@@ -27,6 +27,7 @@ from trimtab.client.arguments import (
     shown,
 )
 from trimtab.client.async_client import AsyncClient
+from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.fetcher.batch_sizes import Ahead, BatchSizes, list_batch_sizes
 from trimtab.client.fetcher.fetcher import Fetcher
 from trimtab.client.fetcher.offsets import (
@@ -45,12 +46,14 @@ from trimtab.client.group.handover import Change, Kind
 from trimtab.client.group.membership import MemberOptions
 from trimtab.client.group.subscription import Topics
 from trimtab.client.group_offsets import OffsetAndMetadata, checked_offsets
+from trimtab.client.metrics_cy import Snapshot
 from trimtab.client.network.options import Options
 from trimtab.client.network.session import Session
 from trimtab.client.options import consumer_options
 from trimtab.client.subscriber import Subscriber
 from trimtab.errors import KafkaError
 from trimtab.records import Record, TopicPartition
+from trimtab.system.clock import monotonic_clock
 from trimtab.wire.fetch_limits import FetchLimits
 from trimtab.wire.sentinels import EARLIEST, LATEST
 
@@ -82,9 +85,15 @@ class AsyncConsumer(Subscriber, AsyncClient):
         session = Session(checked, random or Random())
         self._isolation = isolation_of(checked)
         self._offsets = Offsets(session)
-        group = _make_group(session, assignors)
-        fetcher = _make_fetcher(session, self._offsets, group)
-        Subscriber.__init__(self, session, deserializers, fetcher, group)
+        metrics = ConsumerMetrics(
+            monotonic_clock,
+            checked.seconds("metrics.sample.window.ms"),
+            checked.integer("metrics.num.samples"),
+        )
+        session.connections.on_event = metrics.connection_event
+        group = _make_group(session, assignors, metrics)
+        fetcher = _make_fetcher(session, self._offsets, group, metrics)
+        Subscriber.__init__(self, session, deserializers, fetcher, group, metrics)
         AsyncClient.__init__(self, session, partial(_close, fetcher, group, session))
 
     async def poll(self, timeout_ms: float = 500, max_records: int | None = None) -> list[Record]:
@@ -260,6 +269,24 @@ class AsyncConsumer(Subscriber, AsyncClient):
         session.check_open()
         return await list_batch_sizes(session.connections, session.metadata, wanted)
 
+    def metrics(self) -> Snapshot:
+        """All metrics under Kafka's names: `consumer-metrics`; `consumer-fetch-manager-metrics`, by
+        topic `consumer-fetch-manager-topic-metrics`, by partition
+        `consumer-fetch-manager-partition-metrics`; of the fetches from each broker
+        `consumer-node-metrics`; and with a group `consumer-coordinator-metrics`.
+
+        What `fetch_batches` returns counts as bytes, not as records. Any thread may call it.
+        """
+        connections = self._session.connections.connections
+        return self._metrics.snapshot(
+            self._lags(),
+            {
+                "connection-count": len(connections),
+                "requests-in-flight": sum(each.in_flight for each in connections),
+            },
+            is_member=self._group is not None,
+        )
+
     def problem(self, partition: Partition) -> KafkaError | None:
         """Why no records can arrive from a partition now; None if its leader can be asked.
 
@@ -274,16 +301,17 @@ class AsyncConsumer(Subscriber, AsyncClient):
         deadline = loop.time() + timeout
         self._begin_reading()
         try:
-            while True:
-                await self._settle()
-                self._submit()
-                found = read()
-                if not found and await self._await_data(deadline - loop.time()):
+            with self._metrics.polling():
+                while True:
+                    await self._settle()
+                    self._submit()
                     found = read()
-                if self._taken.is_due():
-                    self._fetcher.drained(self._taken.begun)
-                if found or not self._is_woken() or loop.time() >= deadline:
-                    return found
+                    if not found and await self._await_data(deadline - loop.time()):
+                        found = read()
+                    if self._taken.is_due():
+                        self._fetcher.drained(self._taken.begun)
+                    if found or not self._is_woken() or loop.time() >= deadline:
+                        return found
         except (Exception, asyncio.CancelledError):  # which come where nothing is half done
             raise
         except BaseException:
@@ -298,6 +326,7 @@ class AsyncConsumer(Subscriber, AsyncClient):
             self._group.commit_soon(offsets)
 
     async def _carry_out(self, change: Change) -> None:
+        """Have the application carry out a change; the next poll does if Ctrl-C interrupts it."""
         try:
             if change.kind is Kind.ASSIGNED:
                 self._apply(change)
@@ -306,8 +335,10 @@ class AsyncConsumer(Subscriber, AsyncClient):
             with self._calling_back(change) as result:
                 if isawaitable(result):
                     await result
-        finally:
+        except Exception:
             await self._acknowledge()
+            raise
+        await self._acknowledge()
 
     async def _commit_before(
         self, partitions: Collection[TopicPartition], has_failed: bool = False
@@ -376,7 +407,9 @@ def _assignors(options: Options) -> list[Assignor] | None:
     return make_assignors(cast(tuple[str, ...], options["partition.assignment.strategy"]))
 
 
-def _make_group(session: Session, assignors: list[Assignor] | None) -> Group | None:
+def _make_group(
+    session: Session, assignors: list[Assignor] | None, metrics: ConsumerMetrics
+) -> Group | None:
     options = session.options
     if options["group.id"] is None:
         return None
@@ -392,10 +425,13 @@ def _make_group(session: Session, assignors: list[Assignor] | None) -> Group | N
             server_assignor=cast(str | None, options["group.remote.assignor"]),
         ),
         assignors,
+        metrics,
     )
 
 
-def _make_fetcher(session: Session, offsets: Offsets, group: Group | None) -> Fetcher:
+def _make_fetcher(
+    session: Session, offsets: Offsets, group: Group | None, metrics: ConsumerMetrics
+) -> Fetcher:
     options = session.options
     fetcher = Fetcher(
         session.connections,
@@ -418,6 +454,7 @@ def _make_fetcher(session: Session, offsets: Offsets, group: Group | None) -> Fe
             replica_max_age=options.seconds("metadata.max.age.ms"),
         ),
         session.random,
+        metrics,
         None if group is None else group.committed,
     )
     if group is not None:

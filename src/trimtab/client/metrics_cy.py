@@ -134,8 +134,12 @@ class Sampled:
         return [window for window in self._windows if window.began > oldest]
 
 
-class _Sensors:
-    """The measured quantities of one producer, node or topic, by name."""
+class Sensors:
+    """The measured quantities of one client, node or topic, by name.
+
+    Args:
+        window, samples: as for `Sampled`.
+    """
 
     __slots__ = ("_by_name", "_samples", "_window")
 
@@ -178,8 +182,8 @@ class ProducerMetrics:
         self._window = window
         self._samples = samples
         self._producer = self._sensors(_PRODUCER)
-        self._nodes: dict[int, _Sensors] = {}
-        self._topics: dict[str, _Sensors] = {}
+        self._nodes: dict[int, Sensors] = {}
+        self._topics: dict[str, Sensors] = {}
         self._waited = dict.fromkeys(_CALLS, 0.0)
 
     # events
@@ -322,7 +326,7 @@ class ProducerMetrics:
             )
         return values
 
-    def _of_node(self, sensors: _Sensors, now: float) -> Values:
+    def _of_node(self, sensors: Sensors, now: float) -> Values:
         return {
             "batch-total": sensors["batch"].total,
             "incoming-byte-rate": sensors["incoming-byte"].rate(now),
@@ -340,24 +344,24 @@ class ProducerMetrics:
             "response-total": sensors["request-latency"].count,
         }
 
-    def _of_topic(self, sensors: _Sensors, now: float) -> Values:
+    def _of_topic(self, sensors: Sensors, now: float) -> Values:
         values = {"compression-rate": sensors["compression"].average(now)}
         for name in ("byte", "record-error", "record-retry", "record-send"):
             values[f"{name}-rate"] = sensors[name].rate(now)
             values[f"{name}-total"] = sensors[name].total
         return values
 
-    def _node(self, node_id: int) -> _Sensors:
+    def _node(self, node_id: int) -> Sensors:
         sensors = self._nodes.get(node_id)
         if sensors is None:
             sensors = self._nodes[node_id] = self._sensors(_NODE)
         return sensors
 
-    def _topic(self, topic: str) -> _Sensors:
+    def _topic(self, topic: str) -> Sensors:
         sensors = self._topics.get(topic)
         if sensors is None:
             sensors = self._topics[topic] = self._sensors(_TOPIC)
         return sensors
 
-    def _sensors(self, names: tuple[str, ...]) -> _Sensors:
-        return _Sensors(self._window, self._samples, names)
+    def _sensors(self, names: tuple[str, ...]) -> Sensors:
+        return Sensors(self._window, self._samples, names)

@@ -25,6 +25,17 @@ from trimtab.config import (
 from trimtab.errors import UsageError
 from trimtab.records import Deserializer, Deserializers
 
+_METRICS = (
+    Option(
+        "metrics.num.samples",
+        INT,
+        2,
+        "Number of windows from which rates, averages and maxima are computed.",
+        Range(1),
+    ),
+    milliseconds("metrics.sample.window.ms", 30_000, "How long each of these windows is."),
+)
+
 PRODUCER = OptionTable(
     "producer",
     (
@@ -125,14 +136,7 @@ PRODUCER = OptionTable(
             at_least=5000,
             kip="KIP-526",
         ),
-        Option(
-            "metrics.num.samples",
-            INT,
-            2,
-            "Number of windows from which rates, averages and maxima are computed.",
-            Range(1),
-        ),
-        milliseconds("metrics.sample.window.ms", 30_000, "How long each of these windows is."),
+        *_METRICS,
         Option(
             "partitioner.class",
             STRING,
@@ -349,6 +353,7 @@ CONSUMER = OptionTable(
             "KIP-62",
         ),
         Option("max.poll.records", INT, 500, "The most records of one poll.", Range(1)),
+        *_METRICS,
         milliseconds(
             "default.api.timeout.ms",
             60_000,

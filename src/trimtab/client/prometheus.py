@@ -1,21 +1,22 @@
-"""A producer's metrics for Prometheus: needs the package prometheus_client.
+"""A client's metrics for Prometheus: needs the package prometheus_client.
 
     from prometheus_client import REGISTRY, start_http_server
-    from trimtab.client.prometheus import ProducerCollector
+    from trimtab.client.prometheus import ClientCollector
 
-    REGISTRY.register(ProducerCollector(producer, client_id="orders"))
+    REGISTRY.register(ClientCollector(producer, client_id="orders"))
     start_http_server(9400)
 
 `record-send-total` of `producer-metrics` becomes `kafka_producer_record_send_total`; a broker's
 becomes `kafka_producer_node_record_send_total{node="0"}`, and a topic's
 `kafka_producer_topic_…{topic="…"}`. These are the names that the usual JMX exporter rules give to
-the Java producer's metrics.
+the Java clients' metrics. A partition's lag is
+`kafka_consumer_fetch_manager_partition_records_lag{topic="…",partition="…"}`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -27,26 +28,31 @@ if TYPE_CHECKING:
     from trimtab.client.metrics_cy import Snapshot, Values
 
 _TOTAL = "-total"
-_LABELS = {"producer-node-metrics": "node", "producer-topic-metrics": "topic"}
-_LABEL_PREFIXES = {"producer-node-metrics": "node-"}
+_LABELS = {
+    "node": ("node",),
+    "topic": ("topic",),
+    "partitioner": ("topic",),
+    "partition": ("topic", "partition"),
+}
+"""By the word before `-metrics` in a group's name: what its metrics are told apart by."""
 
 
 class Measured(Protocol):
-    """A `Producer` or an `AsyncProducer`."""
+    """A producer or a consumer."""
 
     def metrics(self) -> Snapshot: ...
 
 
-class ProducerCollector(Collector):
-    """Reads a producer's metrics at each scrape; stores none itself.
+class ClientCollector(Collector):
+    """Reads a client's metrics at each scrape; stores none itself.
 
     Args:
-        producer: read on the exporter's thread.
-        client_id: the label `client_id` of every metric, to distinguish a process's producers.
+        client: a producer or a consumer, read on the exporter's thread.
+        client_id: the label `client_id` of every metric, to distinguish a process's clients.
     """
 
-    def __init__(self, producer: Measured, client_id: str = "") -> None:
-        self._producer = producer
+    def __init__(self, client: Measured, client_id: str = "") -> None:
+        self._client = client
         self._client_id = client_id
 
     def describe(self) -> list[Metric]:
@@ -54,38 +60,41 @@ class ProducerCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        for group, metrics in self._producer.metrics().items():
-            label = _LABELS.get(group)
+        for group, metrics in self._client.metrics().items():
+            labels = _LABELS.get(group.split("-")[-2], ())
             families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-            for owner, values in _by_owner(group, metrics):
+            for owner, values in _by_owner(metrics, labels):
                 for name, value in values.items():
                     if math.isnan(value):
                         continue  # nothing was measured in the last windows
                     family = families.get(name)
                     if family is None:
-                        family = families[name] = _family(group, name, label)
+                        family = families[name] = _family(group, name, labels)
                     family.add_metric([self._client_id, *owner], value)
             yield from families.values()
 
 
 def _by_owner(
-    group: str, metrics: Values | dict[str, Values]
+    metrics: Values | dict[str, Values], labels: Sequence[str]
 ) -> Iterator[tuple[tuple[str, ...], Values]]:
-    """Each broker's or topic's label and values; the producer's own values have no label."""
+    """Each broker's, topic's or partition's labels and values; the client's own have no labels."""
     own: Values = {}
     for name, value in metrics.items():
         if isinstance(value, dict):
-            yield (name.removeprefix(_LABEL_PREFIXES.get(group, "")),), value
+            owner = name.removeprefix("node-") if "node" in labels else name
+            yield tuple(owner.rsplit("-", len(labels) - 1)), value
         else:
             own[name] = value
     if own:
         yield (), own
 
 
-def _family(group: str, name: str, label: str | None) -> CounterMetricFamily | GaugeMetricFamily:
+def _family(
+    group: str, name: str, labels: Sequence[str]
+) -> CounterMetricFamily | GaugeMetricFamily:
     full = f"kafka-{group.removesuffix('-metrics')}-{name}".replace("-", "_")
     text = f"{name} of Kafka's {group}"
-    labels = ["client_id", label] if label else ["client_id"]
+    named = ["client_id", *labels]
     if name.endswith(_TOTAL):
-        return CounterMetricFamily(full.removesuffix("_total"), text, labels=labels)
-    return GaugeMetricFamily(full, text, labels=labels)
+        return CounterMetricFamily(full.removesuffix("_total"), text, labels=named)
+    return GaugeMetricFamily(full, text, labels=named)

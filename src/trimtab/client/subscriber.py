@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
 from trimtab.client.arguments import Partition, checked_callable, checked_partitions
+from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.fetcher.fetcher import Fetcher
 from trimtab.client.fetcher.plan import COMMITTED
 from trimtab.client.fetcher.reader import Reader
@@ -48,8 +49,9 @@ class Subscriber(Reader):
         deserializers: Deserializers | None,
         fetcher: Fetcher,
         group: Group | None,
+        metrics: ConsumerMetrics,
     ) -> None:
-        super().__init__(session, deserializers)
+        super().__init__(session, deserializers, metrics)
         self._fetcher = fetcher
         self._group = group
         self._commits_by_itself = group is not None and session.options.flag("enable.auto.commit")
@@ -142,16 +144,26 @@ class Subscriber(Reader):
             partitions: all that are assigned if None.
         """
         wanted = self._assignments if partitions is None else checked_partitions(partitions)
-        found: dict[TopicPartition, int | None] = {}
-        for partition in [self._assigned(each) for each in wanted]:
-            epoch = self._assignments[partition].epoch
-            position = self._known_position(partition)
-            if position is None:
-                position = self._fetcher.origin(partition, epoch)
-            end = self._fetcher.log_end(partition, epoch)
-            is_known = position >= 0 and end >= 0
-            found[partition] = max(end - position, 0) if is_known else None
-        return found
+        return {
+            partition: self._lag_at(
+                partition, self._assignments[partition].epoch, self._known_position(partition)
+            )
+            for partition in [self._assigned(each) for each in wanted]
+        }
+
+    def _lags(self) -> dict[TopicPartition, int | None]:
+        """The lags for metrics, which any thread may read: within an iteration a run of records, at
+        most `max.poll.records`, counts as read as a whole."""
+        return {
+            partition: self._lag_at(partition, assignment.epoch, self._positions.get(partition))
+            for partition, assignment in self._assignments.copy().items()
+        }
+
+    def _lag_at(self, partition: TopicPartition, epoch: int, position: int | None) -> int | None:
+        if position is None:
+            position = self._fetcher.origin(partition, epoch)
+        end = self._fetcher.log_end(partition, epoch)
+        return max(end - position, 0) if position >= 0 and end >= 0 else None
 
     def _start_over(self) -> None:
         """After Ctrl-C at whatever line of a call that reads: fetch once more what the application
@@ -172,6 +184,7 @@ class Subscriber(Reader):
         self._taken = Taken()
         self._has_changed = True
         self._has_subscribed = self._subscription is not None
+        self._is_calling_back = False
 
     # changes of the assignment
 
@@ -213,15 +226,22 @@ class Subscriber(Reader):
     def _calling_back(self, change: Change) -> Iterator[object]:
         """Call the listener; with what it returned. Then it no longer reads what was taken away.
 
-        A callback that closes the consumer is not called again for that.
+        After Ctrl-C all of it is to be done once more, also if the listener was called. A callback
+        that closes the consumer is not called again for that.
         """
         is_nested, self._is_calling_back = self._is_calling_back, True
         try:
             yield None if is_nested else self._call_back(change)
+            self._take_away(change)
+        except Exception:
+            self._take_away(change)
+            raise
         finally:
             self._is_calling_back = is_nested
-            if change.kind is not Kind.ASSIGNED:
-                self._apply(change)
+
+    def _take_away(self, change: Change) -> None:
+        if change.kind is not Kind.ASSIGNED:
+            self._apply(change)
 
     def _apply(self, change: Change) -> None:
         if change.kind is Kind.ASSIGNED:

@@ -12,13 +12,18 @@ from tests.unit.broker.replicas import until
 from tests.unit.broker.test_groups import QUICK, become_stable, commit, find, join
 from trimtab.broker.group_partition import GroupPartition, _group_records
 from trimtab.broker.groups import GROUPS_TOPIC, group_partition
+from trimtab.broker.leadership import Leadership
 from trimtab.coordinator.effects import Effects
 from trimtab.coordinator.group_shard import GroupShard
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.storage.segment import LARGE_READ_BYTES
 from trimtab.wire.messages.describe_groups import DescribeGroupsRequest
-from trimtab.wire.messages.group_records import GroupMetadataKey
+from trimtab.wire.messages.group_records import (
+    GroupMetadataKey,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
 from trimtab.wire.messages.heartbeat import HeartbeatRequest
 from trimtab.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
@@ -174,6 +179,85 @@ def test_groups_that_are_too_large_are_refused_without_a_reload(
         lab.run(scenario, config=QUICK)
     assert caplog.text.count("max.message.bytes") == 6
     assert "records of groups were refused" not in caplog.text
+
+
+def test_a_response_is_not_sent_if_its_records_are_lost(
+    lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader learns that another one begins without them."""
+
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        broker = (await find(lab)).node_id
+        client = lab.connect(broker)
+        member = await become_stable(client)
+        monkeypatch.setattr(Leadership, "wait", lambda self, end, told: told(False))
+        waiting = asyncio.ensure_future(client.ask(commit(5, member, 1), 8))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        groups_of(lab, broker).end()
+        answer = (await waiting).topics[0].partitions[0]
+        assert answer.error_code == ErrorCode.NOT_COORDINATOR
+
+    lab.run(scenario, brokers=2, config=QUICK)
+
+
+def test_members_that_are_silent_since_the_load_are_removed(lab: Any) -> None:
+    """Nobody asks the coordinator for anything."""
+
+    async def scenario() -> None:
+        await find(lab)
+        await become_stable(lab.connect())
+        groups = groups_of(lab)
+        groups._start_again(ErrorCode.NOT_COORDINATOR)
+        shard = await until_loaded(groups)
+        await asyncio.sleep(9)
+        assert shard.describe(5, "g").group_state == "Stable"
+        await asyncio.sleep(2)
+        assert shard.describe(5, "g").group_state == "Empty"
+
+    lab.run(scenario, config=QUICK)
+
+
+def test_offsets_expire_in_all_steps(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trimtab.coordinator.group_shard._EXPIRED_PER_TURN", 1)
+
+    async def scenario() -> None:
+        for name in ("t", "u", "v"):
+            await lab.create_topic(name)
+        await find(lab)
+        client = lab.connect()
+        for name in ("t", "u", "v"):
+            await client.ask(commit(5, name=name), 8)
+        groups = groups_of(lab)
+        assert groups.shard is not None
+        await asyncio.sleep(59)
+        await groups.expire_offsets()
+        assert len(groups.shard.offsets("g")) == 3
+        await asyncio.sleep(2)
+        await groups.expire_offsets()
+        assert groups.shard.offsets("g") == {}
+
+    lab.run(scenario, config={**QUICK, "offsets.retention.minutes": 1})
+
+
+def test_records_of_many_decisions_are_in_several_batches(lab: Any) -> None:
+    async def scenario() -> None:
+        await find(lab)
+        groups = groups_of(lab)
+        log = lab.brokers[0].partitions[GROUPS_TOPIC, group_partition("g", 4)].log
+        effects = Effects(lambda: 1 << 20)
+        for number in range(40):
+            value = OffsetCommitValue(offset=number, metadata="n" * 30_000, commit_timestamp=1)
+            effects.append(OffsetCommitKey(group="g", topic="t", partition=number), value)
+            effects.cut()
+        groups._append(effects)
+        assert [each.record_count for each in log.headers(0)] == [17, 17, 6]
+        groups._start_again(ErrorCode.NOT_COORDINATOR)
+        offsets = (await until_loaded(groups)).offsets("g")
+        assert [offsets["t", number].offset for number in range(40)] == list(range(40))
+
+    lab.run(scenario, config=QUICK)
 
 
 def test_records_of_a_decision_are_in_one_batch() -> None:

@@ -257,6 +257,7 @@ CALLS: dict[type, dict[str, dict[str, Any]]] = {
         "describe_groups": {"group_ids": ["g"]},
         "delete_groups": {"group_ids": ["gone"]},
         "list_group_offsets": {"group": "g"},
+        "list_offsets_of_groups": {"group_ids": ["g"]},
         "alter_group_offsets": {"group": "g", "offsets": {("t", 0): 0}},
         "delete_group_offsets": {"group": "g", "partitions": [("t", 0)]},
         "delete_records": {"offsets": {("t", 0): 0}},

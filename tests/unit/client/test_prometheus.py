@@ -1,4 +1,4 @@
-"""A producer's metrics as Prometheus reads them."""
+"""A client's metrics as Prometheus reads them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ pytest.importorskip("prometheus_client")
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.metrics_cy import ProducerMetrics, Snapshot
-from trimtab.client.prometheus import ProducerCollector
+from trimtab.client.prometheus import ClientCollector
+from trimtab.records import TopicPartition
 
 
 class Producing:
@@ -19,12 +21,15 @@ class Producing:
         self.measured = ProducerMetrics(lambda: 1.0, 30.0, 2)
 
     def metrics(self) -> Snapshot:
-        return self.measured.snapshot({"buffer-total-bytes": 64.0})
+        return {
+            **self.measured.snapshot({"buffer-total-bytes": 64.0}),
+            "partitioner-metrics": {"flights": {"turn-total": 5.0}, "fares": {"turn-total": 7.0}},
+        }
 
 
 def scrape(producer: Producing) -> list[str]:
     registry = CollectorRegistry()
-    registry.register(ProducerCollector(producer, client_id="orders"))
+    registry.register(ClientCollector(producer, client_id="orders"))
     return generate_latest(registry).decode().splitlines()
 
 
@@ -42,8 +47,23 @@ def test_brokers_and_topics_are_labels() -> None:
     producer.measured.batch_retried("flights", type("B", (), {"count": 3})())
     lines = scrape(producer)
     assert 'kafka_producer_node_outgoing_byte_total{client_id="orders",node="2"} 100.0' in lines
+    assert 'kafka_partitioner_turn_total{client_id="orders",topic="fares"} 7.0' in lines
     retried = 'kafka_producer_topic_record_retry_total{client_id="orders",topic="flights"} 3.0'
     assert retried in lines
+
+
+def test_a_partition_has_two_labels() -> None:
+    class Consuming:
+        def metrics(self) -> Snapshot:
+            measured = ConsumerMetrics(lambda: 1.0, 30.0, 2)
+            return measured.snapshot({TopicPartition("a-b", 3): 7}, {}, is_member=False)
+
+    registry = CollectorRegistry()
+    registry.register(ClientCollector(Consuming()))
+    lag = (
+        'kafka_consumer_fetch_manager_partition_records_lag{client_id="",partition="3",topic="a-b"}'
+    )
+    assert f"{lag} 7.0" in generate_latest(registry).decode().splitlines()
 
 
 def test_metrics_without_recent_samples_are_left_out() -> None:

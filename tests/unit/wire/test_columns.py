@@ -76,3 +76,21 @@ def test_a_header_that_claims_too_many_records_costs_no_memory(
     scanner = reading.ColumnScanner(check_crcs=False)
     with pytest.raises(CorruptData, match="record data"):
         scanner.scan(data, 0, 100)
+
+
+@pytest.mark.parametrize("first", range(18))
+def test_the_bits_of_a_column_say_which_rows_are_null(
+    batch: ModuleType, reading: ModuleType, first: int
+) -> None:
+    """Also if many rows come before the first null."""
+    are_valid = [(row != first and row % 5 != 4) or row < first for row in range(20)]
+    builder = batch.BatchBuilder(1 << 20)
+    for is_valid in are_valid:
+        builder.append(0, b"k" if is_valid else None, b"v", ())
+    scanner = reading.ColumnScanner()
+    scanner.scan(builder.build(), 0, 20)
+    columns = scanner.take()
+    bits = [bool(columns.key.validity[row // 8] >> row % 8 & 1) for row in range(20)]
+    assert bits == are_valid
+    assert columns.key.null_count == are_valid.count(False)
+    assert columns.value.validity is None

@@ -73,7 +73,7 @@ def _explain_state(group: GroupDescription) -> None:
 def _print_offsets(
     admin: Admin, found: Mapping[str, GroupDescription], is_verbose: bool, is_json: bool
 ) -> None:
-    committed = {group: admin.list_group_offsets(group) for group in found}
+    committed = admin.list_offsets_of_groups(found)
     partitions = {each for offsets in committed.values() for each in offsets}
     for group in found.values():
         partitions.update(each for member in group.members for each in member.partitions)

@@ -42,11 +42,9 @@ def reset_offsets(admin: Admin, arguments: argparse.Namespace) -> int:
     groups = choose_groups(admin, arguments)
     named = read_topics(admin, arguments.topic)
     active = _find_active(admin, groups)
-    wanted = {
-        group: sorted(admin.list_group_offsets(group)) if arguments.all_topics else named
-        for group in groups
-        if group not in active
-    }
+    idle = [group for group in groups if group not in active]
+    committed = admin.list_offsets_of_groups(idle) if arguments.all_topics else {}
+    wanted = {group: sorted(committed.get(group, named)) for group in idle}
     check_partitions(admin, {each for partitions in wanted.values() for each in partitions})
     planned = {group: way(admin, group, partitions) for group, partitions in wanted.items()}
     if arguments.execute:

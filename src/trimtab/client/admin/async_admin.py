@@ -392,7 +392,15 @@ class AsyncAdmin(AsyncClient):
             BrokerError: not authorized.
             Unavailable: its coordinator does not answer in time.
         """
-        return await group_offsets.list_group_offsets(self._calls, _checked_group(group))
+        name = _checked_group(group)
+        return (await group_offsets.list_group_offsets(self._calls, [name]))[name]
+
+    async def list_offsets_of_groups(
+        self, group_ids: Iterable[str]
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        """By group what `list_group_offsets` returns, with a request for each coordinator."""
+        names = checked_texts("group_ids", group_ids)
+        return await group_offsets.list_group_offsets(self._calls, names)
 
     async def alter_group_offsets(
         self, group: str, offsets: Mapping[Partition, int | OffsetAndMetadata]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from trimtab.client.admin.answers import PartlyRefused
-from trimtab.client.admin.calls import Calls, FinalError
-from trimtab.client.admin.groups import ABOUT_THE_COORDINATOR
+from trimtab.client.admin.calls import Calls, FinalError, read_error
+from trimtab.client.admin.groups import ABOUT_THE_COORDINATOR, Answers, ask_coordinators
 from trimtab.client.group_offsets import OffsetAndMetadata
+from trimtab.client.network.connection import Connection, Node
 from trimtab.client.network.coordinator import CoordinatorKind
 from trimtab.errors import BrokerError, ErrorCode, error_code
 from trimtab.records import TopicPartition
@@ -28,10 +29,12 @@ from trimtab.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
+    OffsetFetchResponseGroup,
 )
 
 _LAST_VERSION_WITH_NAMES: Final = 9
 _SEVERAL_GROUPS_SINCE: Final = 8
+_GROUPS_AT_ONCE: Final = 500
 
 
 async def alter_group_offsets(
@@ -72,34 +75,44 @@ async def alter_group_offsets(
     await calls.retry(f"set the offsets of group {group}", commit)
 
 
-async def list_group_offsets(calls: Calls, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-    link = calls.session.coordinator(CoordinatorKind.GROUP, group)
+async def list_group_offsets(
+    calls: Calls, groups: Iterable[str]
+) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+    """By group its offsets: a request for up to `_GROUPS_AT_ONCE` groups of a coordinator, or for
+    each group if the coordinator is older than Kafka 3.0."""
+    found: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
 
-    def make(version: int) -> OffsetFetchRequest:
-        if version < _SEVERAL_GROUPS_SINCE:
-            return OffsetFetchRequest(group_id=group, topics=None)
-        return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
+    async def fetch(connection: Connection, node: Node, groups: list[str]) -> Answers:
+        answers: Answers = {}
+        wholes: Mapping[str, OffsetFetchResponseGroup | OffsetFetchResponse]
+        version = connection.version_of(OffsetFetchRequest, _LAST_VERSION_WITH_NAMES)
+        at_once = _GROUPS_AT_ONCE if version >= _SEVERAL_GROUPS_SINCE else 1
+        for start in range(0, len(groups), at_once):
+            names = groups[start : start + at_once]
+            if version >= _SEVERAL_GROUPS_SINCE:
+                asked = [OffsetFetchRequestGroup(group_id=name, topics=None) for name in names]
+                response = await connection.request(OffsetFetchRequest(groups=asked), version)
+                wholes = {each.group_id: each for each in response.groups}
+            else:
+                request = OffsetFetchRequest(group_id=names[0], topics=None)
+                wholes = {names[0]: await connection.request(request, version)}
+            for group, whole in wholes.items():
+                detail = "while reading its offsets"
+                answers[group] = read_error(whole.error_code, detail, f"group {group}")
+                found[group] = {
+                    TopicPartition(topic.name, each.partition_index): OffsetAndMetadata(
+                        each.committed_offset, each.metadata or "", each.committed_leader_epoch
+                    )
+                    for topic in whole.topics
+                    for each in topic.partitions
+                    if each.committed_offset >= 0
+                }
+        return answers
 
-    def judge(response: OffsetFetchResponse) -> tuple[ErrorCode, str]:
-        whole = response.groups[0] if response.groups else response
-        code = error_code(whole.error_code)
-        if code is not ErrorCode.NONE and code not in ABOUT_THE_COORDINATOR:
-            raise FinalError(BrokerError(code, "while reading its offsets", f"group {group}"))
-        return code, f"group {group}"
-
-    async def fetch() -> dict[TopicPartition, OffsetAndMetadata]:
-        response = await link.ask(OffsetFetchRequest, make, judge, at_most=_LAST_VERSION_WITH_NAMES)
-        topics = response.groups[0].topics if response.groups else response.topics
-        return {
-            TopicPartition(topic.name, each.partition_index): OffsetAndMetadata(
-                each.committed_offset, each.metadata or "", each.committed_leader_epoch
-            )
-            for topic in topics
-            for each in topic.partitions
-            if each.committed_offset >= 0
-        }
-
-    return await calls.retry(f"read the offsets of group {group}", fetch)
+    refusals = await ask_coordinators(calls, "read the offsets of groups", groups, fetch)
+    for error in refusals.values():
+        raise error
+    return {group: found[group] for group in sorted(found)}
 
 
 async def delete_group_offsets(

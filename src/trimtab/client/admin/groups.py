@@ -106,7 +106,7 @@ async def describe_groups(calls: Calls, groups: Iterable[str]) -> dict[str, Grou
             await _describe_classic_groups(connection, node, classic, found, answers)
         return answers
 
-    for error in (await _ask_coordinators(calls, "describe groups", groups, describe)).values():
+    for error in (await ask_coordinators(calls, "describe groups", groups, describe)).values():
         raise error
     return {group: found[group] for group in sorted(found)}
 
@@ -121,12 +121,12 @@ async def delete_groups(calls: Calls, groups: Iterable[str]) -> None:
             for each in response.results
         }
 
-    refusals = await _ask_coordinators(calls, "delete groups", groups, delete)
+    refusals = await ask_coordinators(calls, "delete groups", groups, delete)
     if refusals:
         raise PartlyRefused(refusals, None)
 
 
-async def _ask_coordinators(
+async def ask_coordinators(
     calls: Calls,
     what: str,
     groups: Iterable[str],

@@ -19,6 +19,7 @@ from itertools import starmap
 from random import Random
 from typing import Any, Final, TypeAlias
 
+from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.fetcher.epochs import can_ask, find_epoch_ends
 from trimtab.client.fetcher.offsets import Offsets
 from trimtab.client.fetcher.plan import (
@@ -70,6 +71,7 @@ class Fetcher:
         write_rates: of the partitions that were fetched.
 
     Args:
+        metrics: records each fetch.
         committed: the offsets at which a consumer with a group begins.
     """
 
@@ -80,9 +82,11 @@ class Fetcher:
         offsets: Offsets,
         options: FetchOptions,
         random: Random,
+        metrics: ConsumerMetrics,
         committed: Committed | None = None,
     ) -> None:
         self._connections = connections
+        self._metrics = metrics
         self._metadata = metadata
         self._offsets = offsets
         self._options = options
@@ -328,10 +332,14 @@ class Fetcher:
                 session.restart()
                 self._metadata.request_update()
             elif session.accept(response):
+                latency = self._metrics.now() - sent_at
+                throttle = response.throttle_time_ms / 1000
+                self._metrics.fetched(node, connection.response_bytes, latency, throttle)
                 self._receive(node, fetch, response, names)
             self._act_soon()
 
         self._busy.add(node)
+        sent_at = self._metrics.now()
         timeout = self._options.request_timeout + request.max_wait_ms / 1000
         connection.send(request, version, receive, timeout)
 

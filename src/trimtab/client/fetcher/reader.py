@@ -19,6 +19,7 @@ from trimtab.client.arguments import (
     checked_partition,
     checked_partitions,
 )
+from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.fetcher.offsets import RESETS
 from trimtab.client.fetcher.plan import NO_END, Assignment, Batches, Fetched
 from trimtab.client.fetcher.taken import Taken
@@ -51,6 +52,7 @@ class _Chunk:
         self.epoch = fetched.epoch
         self.position = batches.start
         """The offset of the next record to return."""
+        self.size = len(batches.data)
         self._batches = batches
         self._next_batch = 0
         self._records: list[Record] = []
@@ -168,10 +170,14 @@ class Reader:
 
     Args:
         deserializers: None if keys and values stay bytes.
+        metrics: records what the application gets.
     """
 
-    def __init__(self, session: Session, deserializers: Deserializers | None) -> None:
+    def __init__(
+        self, session: Session, deserializers: Deserializers | None, metrics: ConsumerMetrics
+    ) -> None:
         options = session.options
+        self._metrics = metrics
         self._session = session
         self._deserializers = deserializers
         self._reset = RESETS[options.text("auto.offset.reset")]
@@ -201,12 +207,13 @@ class Reader:
 
     def _replace(self, wanted: Iterable[TopicPartition]) -> None:
         self._leave_loop()
-        kept = {partition: self._assignments.get(partition) for partition in wanted}
-        self._positions = {p: at for p, at in self._positions.items() if p in kept}
-        self._assignments = {}
-        for partition, assignment in kept.items():
-            self._assignments[partition] = assignment or self._new_assignment(self._begin)
         self._has_changed = True
+        # In this order: after Ctrl-C between the two, no partition has lost its position.
+        self._assignments = {
+            partition: self._assignments.get(partition) or self._new_assignment(self._begin)
+            for partition in wanted
+        }
+        self._positions = {p: at for p, at in self._positions.items() if p in self._assignments}
 
     def assignment(self) -> set[TopicPartition]:
         """The assigned partitions, including paused ones."""
@@ -370,6 +377,7 @@ class Reader:
                 chunk.put_back(rest)
             self._positions[chunk.partition] = chunk.position
         self._run = None
+        self._metrics.records_consumed(chunk.partition.topic, len(run.records) - left)
         if left:
             del run.records[-left:]  # so that the iterator ends
 
@@ -380,6 +388,7 @@ class Reader:
         def take(chunk: _Chunk, left: int) -> int:
             taken = chunk.take(left, self._deserializers)
             records.extend(taken)
+            self._metrics.records_consumed(chunk.partition.topic, len(taken))
             return len(taken)
 
         self._read_chunks(take, limit)
@@ -406,6 +415,7 @@ class Reader:
             rows, size = chunk.take_columns(projection, left)
             if rows is not None:
                 parts.append(rows)
+                self._metrics.records_consumed(chunk.partition.topic, rows.num_rows)
             return size
 
         self._read_chunks(take, max_bytes)
@@ -442,6 +452,7 @@ class Reader:
                     self._positions[chunk.partition] = chunk.position
                     if chunk.is_exhausted:
                         self._pending.remove(chunk)
+                        self._metrics.bytes_consumed(chunk.partition.topic, chunk.size)
         except KafkaError:
             if left == wanted:
                 raise

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
+from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.group.assignors.protocol import Assignor, Topic
 from trimtab.client.group.handover import Change, Handover, Kind
 from trimtab.client.group.membership import NO_MEMBER, Identity, MemberOptions
@@ -63,12 +64,21 @@ _REJOIN = frozenset(
 """Errors after which the member joins again. All others that are not retriable end it."""
 
 
+class _JoinAgain(Exception):
+    """Why joining has to be repeated."""
+
+    def __init__(self, error: BrokerError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class ClassicMember:
     """Keeps one consumer in its group.
 
     Args:
         link: to the coordinator, over a connection that nothing else uses: a JoinGroup that waits
             for other members holds up the requests behind it.
+        metrics: records how long its steps take.
         assignors: the ways of assigning that it offers, the preferred one first.
     """
 
@@ -78,6 +88,7 @@ class ClassicMember:
         metadata: Metadata,
         handover: Handover,
         options: MemberOptions,
+        metrics: ConsumerMetrics,
         assignors: Sequence[Assignor],
     ) -> None:
         self.identity = NO_MEMBER
@@ -85,6 +96,7 @@ class ClassicMember:
         self._metadata = metadata
         self._handover = handover
         self._options = options
+        self._metrics = metrics
         self._assignors = {assignor.name: assignor for assignor in assignors}
         self._is_cooperative = all(assignor.is_cooperative for assignor in assignors)
         self._topics: frozenset[str] = frozenset()
@@ -107,10 +119,7 @@ class ClassicMember:
         try:
             while True:
                 await self._must_join.wait()
-                await self._let_go()
-                self._must_join.clear()
-                await self._stop_beating()
-                await self._join()
+                await self._rebalance()
         except KafkaError as error:
             self._forget()
             self._handover.fail(error)
@@ -137,6 +146,18 @@ class ClassicMember:
             await self._link.ask(LeaveGroupRequest, make, judge)
         except KafkaError as error:
             logger.info("leaving group %s: %s", self._options.group_id, error)
+
+    async def _rebalance(self) -> None:
+        """Let go, join, and take over the partitions."""
+        try:
+            with self._metrics.measured("rebalance"):
+                await self._let_go()
+                self._must_join.clear()
+                await self._stop_beating()
+                await self._join()
+        except _JoinAgain as again:
+            self._metrics.rebalance_failed()
+            self._note_end(again.error)
 
     # before joining
 
@@ -167,19 +188,24 @@ class ClassicMember:
     # joining
 
     async def _join(self) -> None:
-        """Become a member of the group's next generation, or note why that must be repeated."""
+        """Become a member of the group's next generation.
+
+        Raises:
+            _JoinAgain: the group has gone on without this member.
+        """
         logger.info("joining group %s: %s", self._options.group_id, self._reason)
         reason, topics = self._reason, self._topics
         try:
-            joined = await self._ask_to_join(reason, topics)
+            with self._metrics.measured("join"):
+                joined = await self._ask_to_join(reason, topics)
             is_leader = joined.leader == joined.member_id
             assignments = await self._assign(joined) if is_leader else {}
-            synced = await self._ask_to_sync(joined, assignments)
+            with self._metrics.measured("sync"):
+                synced = await self._ask_to_sync(joined, assignments)
         except BrokerError as error:
             if error.code not in _REJOIN:
                 raise
-            self._note_end(error)
-            return
+            raise _JoinAgain(error) from error
         self._beats = asyncio.get_running_loop().create_task(self._beat())
         await self._take(joined, synced)
 
@@ -348,9 +374,10 @@ class ClassicMember:
                 code = ErrorCode.NONE  # the member lives until it has let go and joins again
             return code, ""
 
-        await self._link.ask(
-            HeartbeatRequest, lambda version: request, judge, timeout=options.session
-        )
+        with self._metrics.measured("heartbeat"):
+            await self._link.ask(
+                HeartbeatRequest, lambda version: request, judge, timeout=options.session
+            )
 
     async def _stop_beating(self) -> None:
         beats, self._beats = self._beats, None

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 
+from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.group.membership import Identity
 from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.client.network.coordinator import CoordinatorLink, Verdict
@@ -49,11 +50,13 @@ class CommittedOffsets:
         instance_id: str | None,
         link: CoordinatorLink,
         identity: Callable[[], Identity],
+        metrics: ConsumerMetrics,
     ) -> None:
         self._group = group
         self._instance_id = instance_id
         self._link = link
         self._identity = identity
+        self._metrics = metrics
         self._in_order = asyncio.Lock()
         self._trouble: KafkaError | None = None
 
@@ -107,11 +110,12 @@ class CommittedOffsets:
             return ErrorCode.NONE, ""
 
         async with self._within(timeout, "committed"), self._in_order:
-            await self._link.ask(
-                *(OffsetCommitRequest, make, judge),
-                at_most=_LAST_VERSION_WITH_NAMES,
-                check=self._note_trouble,
-            )
+            with self._metrics.measured("commit"):
+                await self._link.ask(
+                    *(OffsetCommitRequest, make, judge),
+                    at_most=_LAST_VERSION_WITH_NAMES,
+                    check=self._note_trouble,
+                )
 
     async def fetch(
         self, partitions: Collection[TopicPartition], timeout: float

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from uuid import uuid4
 
+from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.group.handover import Change, Handover, Kind
 from trimtab.client.group.membership import NO_MEMBER, Identity, MemberOptions
 from trimtab.client.network.coordinator import CoordinatorLink, Verdict
@@ -44,6 +45,7 @@ class ConsumerMember:
 
     Args:
         link: to the coordinator.
+        metrics: records heartbeats and rebalances.
     """
 
     def __init__(
@@ -52,12 +54,14 @@ class ConsumerMember:
         metadata: Metadata,
         handover: Handover,
         options: MemberOptions,
+        metrics: ConsumerMetrics,
     ) -> None:
         self.identity = NO_MEMBER
         self._link = link
         self._metadata = metadata
         self._handover = handover
         self._options = options
+        self._metrics = metrics
         self._member_id = str(uuid4())
         self._topics: frozenset[str] = frozenset()
         self._has_topics = asyncio.Event()
@@ -138,7 +142,9 @@ class ConsumerMember:
         loop, options = asyncio.get_running_loop(), self._options
         while True:
             self._due.clear()
-            self._take(await self._ask(self._next_request()))
+            with self._metrics.measured("heartbeat"):
+                response = await self._ask(self._next_request())
+            self._take(response)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval):
                     await self._due.wait()
@@ -215,7 +221,8 @@ class ConsumerMember:
                 await self._carry_out(Change(Kind.ASSIGNED, added))
 
     async def _carry_out(self, change: Change) -> None:
-        await self._handover.offer(change)
+        with self._metrics.measured("rebalance"):
+            await self._handover.offer(change)
         self._changed.set()  # there may be more to do, or another assignment may have come
         self._tells_owned = True
         self._due.set()

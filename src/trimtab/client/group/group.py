@@ -16,6 +16,7 @@ import re
 from collections.abc import Collection, Coroutine, Mapping
 from typing import Any
 
+from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.group.assignors.protocol import Assignor
 from trimtab.client.group.classic import ClassicMember
 from trimtab.client.group.committed import CommittedOffsets
@@ -55,6 +56,7 @@ class Group:
         session: Session,
         options: MemberOptions,
         assignors: Collection[Assignor] | None,
+        metrics: ConsumerMetrics,
     ) -> None:
         self.handover = Handover()
         self._session = session
@@ -71,14 +73,15 @@ class Group:
             session.random,
             session.connections,
         )
-        common = link, session.metadata, self.handover, options
+        self._connections.on_event = metrics.connection_event
+        common = link, session.metadata, self.handover, options, metrics
         self._member: Membership = (
             ConsumerMember(*common)
             if assignors is None
             else ClassicMember(*common, list(assignors))
         )
         self._offsets = CommittedOffsets(
-            options.group_id, options.instance_id, link, self._identity
+            options.group_id, options.instance_id, link, self._identity, metrics
         )
         self.is_commit_due = False
         self._commit_timer: asyncio.TimerHandle | None = None

@@ -8,20 +8,20 @@ _BYTES_ONLY = "keys and values are bytes here; convert them where you call"
 _DESERIALIZER = "a consumer takes a function from bytes to an object, such as json.loads"
 
 REFUSED = {
-    "auto.include.jmx.reporter": "there is no JMX; a producer has metrics()",
+    "auto.include.jmx.reporter": "there is no JMX; a client has metrics()",
     "bootstrap.resolve.timeout.ms": (
         "names are resolved whenever a connection is opened, and again until max.block.ms or"
         " default.api.timeout.ms is over; leave it out"
     ),
     "config.providers": "look secrets up in Python and give them as values",
     "enable.metrics.push": (
-        "metrics are not pushed to brokers (KIP-714); leave it out. A producer has metrics()"
+        "metrics are not pushed to brokers (KIP-714); leave it out. A client has metrics()"
     ),
     "interceptor.classes": "wrap send or poll in a function of your own",
     "metadata.cluster.check.enable": (
         "it needs ApiVersions 5, of Kafka 4.4, which is not spoken yet; leave it out"
     ),
-    "metric.reporters": "a producer has metrics(), which can be exported to Prometheus",
+    "metric.reporters": "a client has metrics(), which can be exported to Prometheus",
     "metrics.recording.level": "all metrics are always recorded; leave it out",
     "sasl.client.callback.handler.class": "give sasl.username and sasl.password, or a token",
     "sasl.kerberos.": (
@@ -94,7 +94,7 @@ NO_OPS = {
 configuration that spells them out moves over as it is. Not there: a default that asks for what
 is not built, such as `enable.metrics.push=true`."""
 
-_METRICS = "a producer has metrics(); read it when you want to"
+_METRICS = "a client has metrics(); read it when you want to"
 _ON_DELIVERY = "give on_delivery to send, or call add_done_callback of what send returns"
 _PEM_FILE = "one PEM file with the private key and the certificates, as ssl.keystore.location"
 _LEAVE_OUT = "there is nothing to set here; leave it out"

@@ -54,7 +54,9 @@ from trimtab.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
     OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
 
@@ -385,6 +387,64 @@ async def test_offsets_are_read_and_set_with_notes_and_epochs(
     (sent,) = topic.partitions
     assert (sent.committed_offset, sent.committed_metadata) == (7, "noon")
     assert sent.committed_leader_epoch == 3
+
+
+def committed(group: str, offset: int) -> OffsetFetchResponseGroup:
+    at = OffsetFetchResponsePartitions(partition_index=0, committed_offset=offset, metadata="")
+    return OffsetFetchResponseGroup(
+        group_id=group, topics=[OffsetFetchResponseTopics(name="t", partitions=[at])]
+    )
+
+
+async def test_each_coordinator_is_asked_once_for_the_offsets_of_its_groups(
+    world: World, cluster: ScriptedCluster, groups: Coordinators
+) -> None:
+    asked: list[list[str]] = []
+
+    def answer(request: OffsetFetchRequest) -> OffsetFetchResponse:
+        names = [each.group_id for each in request.groups]
+        asked.append(names)
+        return OffsetFetchResponse(groups=[committed(name, len(name) - 3) for name in names])
+
+    for broker in cluster.brokers.values():
+        broker.answers[OffsetFetchRequest] = answer
+    async with await admin_of(cluster) as admin:
+        found = await admin.list_offsets_of_groups(["billing", "new", "audit"])
+        assert await admin.list_offsets_of_groups([]) == {}
+    assert {name: offsets[T0].offset for name, offsets in found.items()} == {
+        "audit": 2,
+        "billing": 4,
+        "new": 0,
+    }
+    assert sorted(asked) == [["billing"], ["new", "audit"]]
+
+
+async def test_a_coordinator_older_than_kafka_3_is_asked_for_each_group(
+    world: World, cluster: ScriptedCluster, groups: Coordinators
+) -> None:
+    def answer(request: OffsetFetchRequest) -> OffsetFetchResponse:
+        at = OffsetFetchResponsePartition(
+            partition_index=0, committed_offset=len(request.group_id), metadata=""
+        )
+        return OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="t", partitions=[at])])
+
+    cluster.brokers[1].versions[OffsetFetchRequest] = (1, 7)
+    cluster.brokers[1].answers[OffsetFetchRequest] = answer
+    async with await admin_of(cluster) as admin:
+        found = await admin.list_offsets_of_groups(["new", "audit"])
+    assert {name: offsets[T0].offset for name, offsets in found.items()} == {"audit": 5, "new": 3}
+
+
+async def test_a_group_whose_offsets_are_refused_is_named(
+    world: World, cluster: ScriptedCluster, groups: Coordinators
+) -> None:
+    refused = OffsetFetchResponseGroup(
+        group_id="billing", topics=[], error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED
+    )
+    cluster.brokers[0].answers[OffsetFetchRequest] = lambda _: OffsetFetchResponse(groups=[refused])
+    async with await admin_of(cluster) as admin:
+        with pytest.raises(BrokerError, match="group billing: GROUP_AUTHORIZATION_FAILED"):
+            await admin.list_offsets_of_groups(["billing"])
 
 
 def answer_deletion(whole: ErrorCode, *codes: ErrorCode) -> OffsetDeleteResponse:

@@ -1,8 +1,9 @@
-"""Members of classic groups that are static, or fenced, against trimtab's brokers."""
+"""Members of classic groups that are static, fenced or left behind, against trimtab's brokers."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -60,5 +61,40 @@ def test_members_without_a_common_assignor_are_refused(lab: Lab) -> None:
                 two.subscribe(["t"])
                 with pytest.raises(BrokerError, match="INCONSISTENT_GROUP_PROTOCOL"):
                     await two.poll(5000)
+
+    lab.run(scenario, config=QUICK)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    ],
+)
+def test_a_member_without_which_the_group_went_on_joins_again(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
+) -> None:
+    ask = ClassicMember._ask_to_sync
+    refused = 0
+
+    async def refuse_once(member: ClassicMember, *given: Any) -> Any:
+        nonlocal refused
+        refused += 1
+        if refused == 1:
+            raise BrokerError(code, "", "group g")
+        return await ask(member, *given)
+
+    monkeypatch.setattr(ClassicMember, "_ask_to_sync", refuse_once)
+
+    async def scenario() -> None:
+        await fill(lab)
+        async with consumer(lab) as reader:
+            reader.subscribe(["t"])
+            assert await read(reader, 40) == list(range(40))
+            groups: Any = reader.metrics()
+            measured = groups["consumer-coordinator-metrics"]
+            assert (measured["failed-rebalance-total"], measured["rebalance-total"]) == (1, 1)
 
     lab.run(scenario, config=QUICK)

@@ -406,3 +406,28 @@ def test_wrong_uses_are_refused(lab: Lab) -> None:
                 await alone.commit()
 
     lab.run(scenario)
+
+
+@both
+def test_a_poll_that_is_cancelled_in_a_callback_leaves_the_change_to_the_next(
+    lab: Lab, protocol: dict[str, Any]
+) -> None:
+    calls: list[list[TopicPartition]] = []
+
+    async def on_assigned(those: list[TopicPartition]) -> None:
+        calls.append(those)
+        if len(calls) == 1:
+            await asyncio.sleep(3600)
+
+    async def scenario() -> None:
+        await fill(lab)
+        async with consumer(lab, **protocol) as reader:
+            reader.subscribe(["t"], on_assigned=on_assigned)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(5):
+                    await reader.poll(60_000)
+            assert await read(reader, 40) == list(range(40))
+        assert len(calls) == 2
+        assert set(calls[0]) == set(calls[1]) == partitions(0, 1, 2, 3)
+
+    lab.run(scenario, config=QUICK)

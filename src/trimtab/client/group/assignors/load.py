@@ -89,9 +89,7 @@ class CooperativeLoadAssignor:
         ownership = find_owners(subscribers, topics)
         present = {each.member_id for each in subscribers}
         awaited = {
-            partition: member
-            for partition, member in self._planned.items()
-            if member in present and partition not in ownership.contested
+            partition: member for partition, member in self._planned.items() if member in present
         }
         assigned = _level(subscribers, topics, {**awaited, **ownership.owner})
         self._planned = {

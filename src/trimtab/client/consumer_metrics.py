@@ -1,0 +1,238 @@
+"""A consumer's metrics, under Kafka's names.
+
+    fetches, group, polls ─▶ events ─▶ totals, and windows of the last minute ─▶ snapshot()
+
+Totals and windows are those of a producer (`metrics_cy.py`). What the consumer's own thread does is
+recorded there, and all else on the loop: no quantity is recorded on both.
+
+Source: Kafka's `FetchMetricsRegistry`, `KafkaConsumerMetrics`, `ConsumerCoordinatorMetrics`,
+`HeartbeatMetrics`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, Literal, TypeAlias
+
+from trimtab.client.metrics_cy import Sensors, Snapshot, Values
+from trimtab.records import TopicPartition
+
+Step: TypeAlias = Literal["commit", "heartbeat", "join", "rebalance", "sync"]
+"""What a member does with its coordinator."""
+
+_CONSUMER: Final = (
+    *("connection-close", "connection-creation", "failed-authentication"),
+    *("successful-authentication", "time-between-poll", "poll-idle"),
+)
+_FETCH: Final = (
+    *("bytes-consumed", "fetch-latency", "fetch-size", "fetch-throttle-time"),
+    "records-consumed",
+)
+_TOPIC: Final = ("bytes-consumed", "records-consumed")
+_NODE: Final = ("incoming-byte", "request-latency")
+_STEPS: Final[tuple[Step, ...]] = ("commit", "heartbeat", "join", "rebalance", "sync")
+_FAILURES: Final = "failed-rebalance"
+_LATENCIES: Final = {"join": "join-time", "sync": "sync-time"}
+"""Where the name is not that of the step with `-latency`."""
+_HOUR: Final = 3600
+
+
+class ConsumerMetrics:
+    """One consumer's measurements.
+
+    Args:
+        now: monotonic time in seconds, the same on every thread.
+        window: seconds (`metrics.sample.window.ms`).
+        samples: `metrics.num.samples`.
+    """
+
+    def __init__(self, now: Callable[[], float], window: float, samples: int) -> None:
+        self.now = now
+        self._window = window
+        self._samples = samples
+        self._consumer = self._sensors(_CONSUMER)
+        self._fetch = self._sensors(_FETCH)
+        self._steps = self._sensors((*_STEPS, _FAILURES))
+        self._topics: dict[str, Sensors] = {}
+        self._nodes: dict[int, Sensors] = {}
+        self._polled_at = self._heartbeat_at = self._rebalanced_at = math.nan
+
+    # events of the loop
+
+    def connection_event(self, what: str) -> None:
+        """One of `connection-creation`, `connection-close`, `successful-authentication`,
+        `failed-authentication`."""
+        self._consumer[what].add(1, self.now())
+
+    def fetched(self, node_id: int, size: int, latency: float, throttle: float) -> None:
+        """A response to a fetch arrived, of `size` bytes. Times are in seconds; `throttle` is how
+        long the broker throttles the consumer (KIP-219)."""
+        now = self.now()
+        node = self._nodes.get(node_id)
+        if node is None:
+            node = self._nodes[node_id] = self._sensors(_NODE)
+        node["incoming-byte"].add(size, now)
+        node["request-latency"].add(latency * 1000, now)
+        self._fetch["fetch-latency"].add(latency * 1000, now)
+        self._fetch["fetch-size"].add(size, now)
+        self._fetch["fetch-throttle-time"].add(throttle * 1000, now)
+
+    @contextmanager
+    def measured(self, step: Step) -> Iterator[None]:
+        """Record how long a block takes, if it raises no error."""
+        began = self.now()
+        yield
+        now = self.now()
+        self._steps[step].add((now - began) * 1000, now)
+        if step == "heartbeat":
+            self._heartbeat_at = now
+        elif step == "rebalance":
+            self._rebalanced_at = now
+
+    def rebalance_failed(self) -> None:
+        """The member has to join once more before it gets its partitions."""
+        self._steps[_FAILURES].add(1, self.now())
+
+    # events of the consumer's thread
+
+    @contextmanager
+    def polling(self) -> Iterator[None]:
+        """The application waits for records."""
+        began, before = self.now(), self._polled_at
+        self._polled_at = began
+        if began > before:  # not the first poll
+            self._consumer["time-between-poll"].add((began - before) * 1000, began)
+        yield
+        if began > before:
+            now = self.now()
+            self._consumer["poll-idle"].add((now - began) / (now - before), now)
+
+    def records_consumed(self, topic: str, count: int) -> None:
+        """The application got records."""
+        now = self.now()
+        self._fetch["records-consumed"].add(count, now)
+        self._topic(topic)["records-consumed"].add(count, now)
+
+    def bytes_consumed(self, topic: str, size: int) -> None:
+        """The application got all records of batches of this size, as they are on the wire."""
+        now = self.now()
+        self._fetch["bytes-consumed"].add(size, now)
+        self._topic(topic)["bytes-consumed"].add(size, now)
+
+    # readings
+
+    def snapshot(
+        self,
+        lags: Mapping[TopicPartition, int | None],
+        gauges: Mapping[str, float],
+        is_member: bool,
+    ) -> Snapshot:
+        """All metrics now. Times are in milliseconds unless a name says otherwise.
+
+        Args:
+            lags: of the assigned partitions; None where it is not known.
+            gauges: added to `consumer-metrics`.
+            is_member: whether the consumer has a group.
+        """
+        now = self.now()
+        known = {partition: lag for partition, lag in lags.items() if lag is not None}
+        snapshot: Snapshot = {
+            "consumer-metrics": {**self._of_consumer(now), **gauges},
+            "consumer-fetch-manager-metrics": {
+                **self._of_fetches(now),
+                "records-lag-max": max(known.values(), default=math.nan),
+            },
+            "consumer-fetch-manager-topic-metrics": {
+                topic: _rates(sensors, _TOPIC, now)
+                for topic, sensors in sorted(self._topics.items())
+            },
+            "consumer-fetch-manager-partition-metrics": {
+                str(partition): {"records-lag": float(lag)}
+                for partition, lag in sorted(known.items())
+            },
+            "consumer-node-metrics": {
+                f"node-{node}": self._of_node(sensors, now)
+                for node, sensors in sorted(self._nodes.items())
+            },
+        }
+        if is_member:
+            coordinator = self._of_coordinator(now)
+            coordinator["assigned-partitions"] = len(lags)
+            snapshot["consumer-coordinator-metrics"] = coordinator
+        return snapshot
+
+    def _of_consumer(self, now: float) -> Values:
+        sensors = self._consumer
+        between = sensors["time-between-poll"]
+        return {
+            **_rates(sensors, _CONSUMER[:4], now),
+            "last-poll-seconds-ago": now - self._polled_at,
+            "poll-idle-ratio-avg": sensors["poll-idle"].average(now),
+            "time-between-poll-avg": between.average(now),
+            "time-between-poll-max": between.maximum(now),
+        }
+
+    def _of_fetches(self, now: float) -> Values:
+        sensors = self._fetch
+        fetches = sensors["fetch-latency"]
+        values = {
+            **_rates(sensors, _TOPIC, now),
+            "fetch-rate": fetches.frequency(now),
+            "fetch-total": fetches.count,
+        }
+        for name in ("fetch-latency", "fetch-size", "fetch-throttle-time"):
+            values[f"{name}-avg"] = sensors[name].average(now)
+            values[f"{name}-max"] = sensors[name].maximum(now)
+        return values
+
+    def _of_node(self, sensors: Sensors, now: float) -> Values:
+        """Of fetches; other requests are not counted."""
+        latency = sensors["request-latency"]
+        return {
+            **_rates(sensors, ("incoming-byte",), now),
+            "request-latency-avg": latency.average(now),
+            "request-latency-max": latency.maximum(now),
+            "request-rate": latency.frequency(now),
+            "request-total": latency.count,
+        }
+
+    def _of_coordinator(self, now: float) -> Values:
+        steps = self._steps
+        rebalances, failures = steps["rebalance"], steps[_FAILURES]
+        values: Values = {
+            "failed-rebalance-rate-per-hour": failures.frequency(now) * _HOUR,
+            "failed-rebalance-total": failures.count,
+            "heartbeat-response-time-max": steps["heartbeat"].maximum(now),
+            "last-heartbeat-seconds-ago": now - self._heartbeat_at,
+            "last-rebalance-seconds-ago": now - self._rebalanced_at,
+            "rebalance-latency-total": rebalances.total,
+            "rebalance-rate-per-hour": rebalances.frequency(now) * _HOUR,
+            "rebalance-total": rebalances.count,
+        }
+        for step in ("commit", "heartbeat", "join", "sync"):
+            values[f"{step}-rate"] = steps[step].frequency(now)
+            values[f"{step}-total"] = steps[step].count
+        for step in ("commit", "join", "rebalance", "sync"):
+            name = _LATENCIES.get(step, f"{step}-latency")
+            values[f"{name}-avg"] = steps[step].average(now)
+            values[f"{name}-max"] = steps[step].maximum(now)
+        return values
+
+    def _topic(self, topic: str) -> Sensors:
+        sensors = self._topics.get(topic)
+        if sensors is None:
+            sensors = self._topics[topic] = self._sensors(_TOPIC)
+        return sensors
+
+    def _sensors(self, names: tuple[str, ...]) -> Sensors:
+        return Sensors(self._window, self._samples, names)
+
+
+def _rates(sensors: Sensors, names: tuple[str, ...], now: float) -> Values:
+    values: Values = {}
+    for name in names:
+        values[f"{name}-rate"] = sensors[name].rate(now)
+        values[f"{name}-total"] = sensors[name].total
+    return values
