@@ -23,7 +23,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, nlargest, nsmallest
-from math import prod
+from itertools import accumulate
 from typing import NamedTuple, Protocol, TypeAlias
 
 from trimtab.records import TopicPartition
@@ -243,11 +243,11 @@ def _find_limits(weights: Sequence[int], members: Sequence[Reader]) -> tuple[flo
     count = len(members) - alone
     mean = rest / count
     bound = mean
+    sums = [0, *accumulate(weights)]
     # Of `size` times as many partitions as members and one more, one member has size + 1.
-    for size in (1, 2, 3):
+    for size in range(1, (len(weights) - alone - 1) // count + 1):
         last = alone + size * count
-        if last < len(weights):
-            bound = max(bound, sum(weights[last - size : last + 1]))
+        bound = max(bound, sums[last + 1] - sums[last - size])
     return max(_MAX_SHARE * mean, _NEAR_BOUND * bound), _MIN_SHARE * mean
 
 
@@ -480,16 +480,18 @@ class _Shares:
     ) -> bool:
         """Divide the partitions of these members in the best of all ways, if there are few ways, so
         that none has as much as `limit`; with the fewest moves among equals."""
-        movable = sorted(
-            (
-                (-self._weight[each], each, takers)
-                for place in places
-                for each in self._given[place]
-                if len(takers := self._takers(each, places, groups)) > 1
-            ),
-        )
-        if prod(len(takers) for _, _, takers in movable) > _MAX_WAYS:
-            return False
+        movable: list[tuple[int, TopicPartition, list[int]]] = []
+        ways = 1
+        for place in places:
+            for each in self._given[place]:
+                takers = self._takers(each, places, groups)
+                if len(takers) == 1:
+                    continue
+                ways *= len(takers)
+                if ways > _MAX_WAYS:
+                    return False
+                movable.append((-self._weight[each], each, takers))
+        movable.sort()
         loads = {place: self._loads[place] for place in places}
         for weight, each, _ in movable:
             loads[self._holder[each]] += weight
