@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Literal, TypeAlias
 
-from trimtab.client.metrics_cy import Sensors, Snapshot, Values
+from trimtab.client.metrics_cy import Sensors, SensorsByOwner, Snapshot, Values
 from trimtab.records import TopicPartition
 
 Step: TypeAlias = Literal["commit", "heartbeat", "join", "rebalance", "sync"]
@@ -50,13 +50,11 @@ class ConsumerMetrics:
 
     def __init__(self, now: Callable[[], float], window: float, samples: int) -> None:
         self.now = now
-        self._window = window
-        self._samples = samples
-        self._consumer = self._sensors(_CONSUMER)
-        self._fetch = self._sensors(_FETCH)
-        self._steps = self._sensors((*_STEPS, _FAILURES))
-        self._topics: dict[str, Sensors] = {}
-        self._nodes: dict[int, Sensors] = {}
+        self._consumer = Sensors(window, samples, _CONSUMER)
+        self._fetch = Sensors(window, samples, _FETCH)
+        self._steps = Sensors(window, samples, (*_STEPS, _FAILURES))
+        self._topics: SensorsByOwner[str] = SensorsByOwner(window, samples, _TOPIC)
+        self._nodes: SensorsByOwner[int] = SensorsByOwner(window, samples, _NODE)
         self._polled_at = self._heartbeat_at = self._rebalanced_at = math.nan
 
     # events of the loop
@@ -70,9 +68,7 @@ class ConsumerMetrics:
         """A response to a fetch arrived, of `size` bytes. Times are in seconds; `throttle` is how
         long the broker throttles the consumer (KIP-219)."""
         now = self.now()
-        node = self._nodes.get(node_id)
-        if node is None:
-            node = self._nodes[node_id] = self._sensors(_NODE)
+        node = self._nodes[node_id]
         node["incoming-byte"].add(size, now)
         node["request-latency"].add(latency * 1000, now)
         self._fetch["fetch-latency"].add(latency * 1000, now)
@@ -113,13 +109,13 @@ class ConsumerMetrics:
         """The application got records."""
         now = self.now()
         self._fetch["records-consumed"].add(count, now)
-        self._topic(topic)["records-consumed"].add(count, now)
+        self._topics[topic]["records-consumed"].add(count, now)
 
     def bytes_consumed(self, topic: str, size: int) -> None:
         """The application got all records of batches of this size, as they are on the wire."""
         now = self.now()
         self._fetch["bytes-consumed"].add(size, now)
-        self._topic(topic)["bytes-consumed"].add(size, now)
+        self._topics[topic]["bytes-consumed"].add(size, now)
 
     # readings
 
@@ -219,15 +215,6 @@ class ConsumerMetrics:
             values[f"{name}-avg"] = steps[step].average(now)
             values[f"{name}-max"] = steps[step].maximum(now)
         return values
-
-    def _topic(self, topic: str) -> Sensors:
-        sensors = self._topics.get(topic)
-        if sensors is None:
-            sensors = self._topics[topic] = self._sensors(_TOPIC)
-        return sensors
-
-    def _sensors(self, names: tuple[str, ...]) -> Sensors:
-        return Sensors(self._window, self._samples, names)
 
 
 def _rates(sensors: Sensors, names: tuple[str, ...], now: float) -> Values:

@@ -13,9 +13,12 @@ Source: `org.apache.kafka.clients.producer.internals.SenderMetricsRegistry`, `Ka
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from functools import partial
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import cython
+
+K = TypeVar("K")
 
 Values: TypeAlias = dict[str, float]
 Snapshot: TypeAlias = dict[str, Values | dict[str, Values]]
@@ -152,6 +155,22 @@ class Sensors:
         return self._by_name[name]
 
 
+class SensorsByOwner(dict[K, Sensors]):
+    """The sensors of each node or topic, made when it is first asked for.
+
+    Args:
+        window, samples, names: as for `Sensors`.
+    """
+
+    def __init__(self, window: float, samples: int, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self._make = partial(Sensors, window, samples, names)
+
+    def __missing__(self, owner: K) -> Sensors:
+        made = self[owner] = self._make()
+        return made
+
+
 _PRODUCER = (
     *("batch-size", "batch-split", "buffer-exhausted", "bufferpool-wait", "compression"),
     *("connection-close", "connection-creation", "failed-authentication"),
@@ -179,11 +198,9 @@ class ProducerMetrics:
 
     def __init__(self, now: Callable[[], float], window: float, samples: int) -> None:
         self._now = now
-        self._window = window
-        self._samples = samples
-        self._producer = self._sensors(_PRODUCER)
-        self._nodes: dict[int, Sensors] = {}
-        self._topics: dict[str, Sensors] = {}
+        self._producer = Sensors(window, samples, _PRODUCER)
+        self._nodes: SensorsByOwner[int] = SensorsByOwner(window, samples, _NODE)
+        self._topics: SensorsByOwner[str] = SensorsByOwner(window, samples, _TOPIC)
         self._waited = dict.fromkeys(_CALLS, 0.0)
 
     # events
@@ -191,7 +208,7 @@ class ProducerMetrics:
     def request_sent(self, node_id: int, size: int, records: int, batches: int) -> None:
         """A Produce request of `size` bytes was sent to a broker."""
         now = self._now()
-        node = self._node(node_id)
+        node = self._nodes[node_id]
         node["outgoing-byte"].add(size, now)
         node["request-size"].add(size, now)
         self._producer["request-size"].add(size, now)
@@ -202,7 +219,7 @@ class ProducerMetrics:
     def response_received(self, node_id: int, size: int, latency: float) -> None:
         """A response of `size` bytes arrived, `latency` seconds after its request was sent."""
         now = self._now()
-        node = self._node(node_id)
+        node = self._nodes[node_id]
         node["incoming-byte"].add(size, now)
         node["request-latency"].add(latency * 1000, now)
         self._producer["request-latency"].add(latency * 1000, now)
@@ -212,7 +229,7 @@ class ProducerMetrics:
         if not is_first:
             return
         now = self._now()
-        producer, of_topic, count = self._producer, self._topic(topic), batch.count
+        producer, of_topic, count = self._producer, self._topics[topic], batch.count
         compression = size / batch.size if batch.size else 1.0
         producer["batch-size"].add(size, now)
         producer["compression"].add(compression, now)
@@ -226,12 +243,12 @@ class ProducerMetrics:
     def batch_retried(self, topic: str, batch: SentBatch) -> None:
         now = self._now()
         self._producer["record-retry"].add(batch.count, now)
-        self._topic(topic)["record-retry"].add(batch.count, now)
+        self._topics[topic]["record-retry"].add(batch.count, now)
 
     def batch_failed(self, topic: str, batch: SentBatch) -> None:
         now = self._now()
         self._producer["record-error"].add(batch.count, now)
-        self._topic(topic)["record-error"].add(batch.count, now)
+        self._topics[topic]["record-error"].add(batch.count, now)
 
     def batch_split(self) -> None:
         self._producer["batch-split"].add(1, self._now())
@@ -350,18 +367,3 @@ class ProducerMetrics:
             values[f"{name}-rate"] = sensors[name].rate(now)
             values[f"{name}-total"] = sensors[name].total
         return values
-
-    def _node(self, node_id: int) -> Sensors:
-        sensors = self._nodes.get(node_id)
-        if sensors is None:
-            sensors = self._nodes[node_id] = self._sensors(_NODE)
-        return sensors
-
-    def _topic(self, topic: str) -> Sensors:
-        sensors = self._topics.get(topic)
-        if sensors is None:
-            sensors = self._topics[topic] = self._sensors(_TOPIC)
-        return sensors
-
-    def _sensors(self, names: tuple[str, ...]) -> Sensors:
-        return Sensors(self._window, self._samples, names)

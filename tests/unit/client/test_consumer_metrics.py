@@ -15,8 +15,6 @@ from trimtab.records import TopicPartition
 
 __all__ = ["lab"]
 
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
 
 class Clock:
     def __init__(self) -> None:
