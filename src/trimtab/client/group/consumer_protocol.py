@@ -15,7 +15,8 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
-from uuid import uuid4
+from random import Random
+from uuid import UUID
 
 from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.group.handover import Change, Handover, Kind
@@ -34,7 +35,11 @@ logger = logging.getLogger("trimtab.client")
 
 _JOIN, _LEAVE, _LEAVE_STATICALLY = 0, -1, -2
 """Member epochs of requests that join and leave (KIP-848)."""
-_REJOIN = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
+_REJOIN = frozenset(
+    {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND}
+)
+"""Errors after which the member joins again: the coordinator does not know it, or not in this epoch.
+"""
 _FIRST_INTERVAL = 5.0
 _NAMES_AFTER = 0.1
 """Seconds until the client asks for metadata of a topic whose id it does not know."""
@@ -46,6 +51,7 @@ class ConsumerMember:
     Args:
         link: to the coordinator.
         metrics: records heartbeats and rebalances.
+        random: draws the member's id.
     """
 
     def __init__(
@@ -55,6 +61,7 @@ class ConsumerMember:
         handover: Handover,
         options: MemberOptions,
         metrics: ConsumerMetrics,
+        random: Random,
     ) -> None:
         self.identity = NO_MEMBER
         self._link = link
@@ -62,7 +69,7 @@ class ConsumerMember:
         self._handover = handover
         self._options = options
         self._metrics = metrics
-        self._member_id = str(uuid4())
+        self._member_id = str(UUID(int=random.getrandbits(128), version=4))
         self._topics: frozenset[str] = frozenset()
         self._has_topics = asyncio.Event()
         """An expression may match none yet; who joins must name one."""
