@@ -8,6 +8,7 @@ from tests.unit.broker.conftest import Lab, lab
 from tests.unit.client.group.test_group_consumer import QUICK, consumer, fill, partitions, read
 from trimtab.client.group.consumer_protocol import ConsumerMember
 from trimtab.errors import BrokerError
+from trimtab.records import TopicPartition
 
 __all__ = ["lab"]
 
@@ -75,5 +76,20 @@ def test_an_assignor_that_the_coordinator_does_not_have_is_refused(lab: Lab) -> 
             one.subscribe(["t"])
             with pytest.raises(BrokerError, match=r"UNSUPPORTED_ASSIGNOR.*fair"):
                 await one.poll(5000)
+
+    lab.run(scenario, config=QUICK)
+
+
+def test_a_member_whose_coordinator_does_not_know_the_group_joins_again(lab: Lab) -> None:
+    async def scenario() -> None:
+        await fill(lab)
+        lost: list[TopicPartition] = []
+        async with consumer(lab, **OPTIONS) as one:
+            one.subscribe(["t"], on_lost=lost.extend)
+            assert len(await read(one, 40)) == 40
+            for led in lab.brokers[0].groups:
+                led.shard._consumer_groups.clear()
+            await one.poll(4000)
+            assert set(lost) == one.assignment() == partitions(0, 1, 2, 3)
 
     lab.run(scenario, config=QUICK)
