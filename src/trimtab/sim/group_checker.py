@@ -4,8 +4,8 @@
     a member reads on                     without gaps or repetitions
     a commit is acknowledged              it does not take a later commit of another member back
     two members                           never own a partition in the same generation
-    at the end                            each partition has one owner, nothing is left to read, and
-                                          the group's offsets are the ends of the partitions
+    at the end                            each partition has one owner, nothing is left to read or
+                                          to commit
 
 A member that was cut off may read what others read meanwhile; its commits must be refused.
 
@@ -152,32 +152,18 @@ class GroupChecker:
             self._committed[partition] = _Committed(offset, member)
 
     def find_unfinished(
-        self, owned: Mapping[str, Collection[TopicPartition]], ends: Mapping[TopicPartition, int]
+        self,
+        finished: Mapping[str, Collection[TopicPartition]],
+        ends: Mapping[TopicPartition, int],
     ) -> str:
         """Describe what the members have yet to do; empty if nothing.
 
         Args:
-            owned: what each living member owns.
+            finished: the partitions that each member owns and has read to their ends.
             ends: the end of each partition's committed records.
         """
-        owners = [each for partitions in owned.values() for each in partitions]
-        if sorted(owners) != sorted(self.processed):
-            told = {member: sorted(partitions) for member, partitions in owned.items()}
-            return f"the members of {self.name} own {told}, not each of {[*self.processed]} once"
-        behind = {
-            partition: (offset, ends[partition])
-            for partition, offset in self.processed.items()
-            if offset < ends[partition]
-        }
-        return f"{self.name} has not read, by partition (offset, end): {behind}" if behind else ""
-
-    def check_committed(
-        self, committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-    ) -> None:
-        """All members have left after they had read everything."""
-        for partition, end in ends.items():
-            offset = committed.get(partition, 0)
-            if offset != end:
-                self._checkers.fail(
-                    f"{self.name} has committed offset {offset} of {partition}, which ends at {end}"
-                )
+        owned = sorted(each for partitions in finished.values() for each in partitions)
+        if owned == sorted(self.processed) and self.processed == ends:
+            return ""
+        told = {member: sorted(partitions) for member, partitions in finished.items()}
+        return f"the members of {self.name} have read {told}, up to {self.processed} of {ends}"

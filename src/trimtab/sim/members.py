@@ -7,7 +7,7 @@ break and says nothing; the group waits for its session to end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -91,16 +91,27 @@ class Member:
         self._random = world.random(f"member {number}")
         self._instance = f"instance-{number}" if self._random.random() < 0.4 else None
         self._consumer: AsyncConsumer | None = None
-        self._is_staying = False
+        self._is_staying = self._is_stalled = False
         self._leaving = asyncio.Event()
         self._stopping = asyncio.Event()
         self.host = f"member-{number}"
         self.membership = Membership(self.host, 0)
 
-    @property
-    def owned(self) -> Collection[TopicPartition]:
-        """The partitions that it owns."""
-        return () if self._consumer is None else self._consumer.assignment()
+    def finished(self, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+        """The partitions that it owns and has read to their ends."""
+        consumer = self._consumer
+        if consumer is None or self._is_stalled or self._uncommitted():
+            return []
+        finished = []
+        for partition in consumer.assignment():
+            position = consumer._known_position(partition)
+            if position is None:  # it has read nothing yet
+                position = consumer._fetcher.origin(
+                    partition, consumer._assignments[partition].epoch
+                )
+            if position == ends[partition]:
+                finished.append(partition)
+        return finished
 
     def stay(self) -> None:
         """Neither leave, nor die, nor stall from now on."""
@@ -115,6 +126,7 @@ class Member:
         random, loop = self._random, self._world.loop
         while not self._stopping.is_set():
             self._leaving.clear()
+            self._is_stalled = False
             self.membership = Membership(self.host, self.membership.life + 1)
             with self._world.network.at(self.host):
                 life = loop.create_task(self._live(), name=str(self.membership))
@@ -167,8 +179,7 @@ class Member:
         try:
             while not self._leaving.is_set():
                 await self._poll(consumer, member)
-                if options["enable_auto_commit"] is False:
-                    await self._commit(consumer, member)
+                await self._commit(consumer, member)
         except BrokerError as error:
             if error.code not in _ENDS:
                 raise
@@ -210,15 +221,13 @@ class Member:
         for record in records:
             self._checker.process(member, record)
         if self._random.random() < 0.02 and not self._is_staying:
+            self._is_stalled = True
             await asyncio.sleep(self._draw_s(2, 8))
+            self._is_stalled = False
 
     async def _commit(self, consumer: AsyncConsumer, member: Membership) -> None:
         """Commit what was read since the last commit that was acknowledged."""
-        offsets = {
-            partition: offset
-            for partition, offset in member.next.items()
-            if member.committed.get(partition) != offset
-        }
+        offsets = self._uncommitted()
         if not offsets:
             return
         before = self._checker.ask(member, offsets)
@@ -229,6 +238,17 @@ class Member:
             self._world.trace.append(f"{member} commits in vain: {error}")
         else:
             self._checker.acknowledge(member, offsets, before)
+
+    def _uncommitted(self) -> dict[TopicPartition, int]:
+        """The positions that it has yet to commit itself."""
+        member, consumer = self.membership, self._consumer
+        if consumer is None or consumer.options.flag("enable.auto.commit"):
+            return {}
+        return {
+            partition: offset
+            for partition, offset in member.next.items()
+            if member.committed.get(partition) != offset
+        }
 
     def _draw_s(self, *scales: float) -> float:
         return self._random.choice(scales) * self._random.expovariate(1)

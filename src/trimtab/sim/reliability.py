@@ -278,26 +278,37 @@ class Simulation:
         return {each: found.end_offset if found else 0 for each, found in histories.items()}
 
     async def _check_group(self) -> None:
-        """The members read everything; then they leave, and have committed everything."""
-        await self._until(
-            lambda: self.group.find_unfinished(
-                {str(each.membership): each.owned for each in self._members}, self._ends()
-            ),
-            SETTLE_S,
-        )
-        for member in self._members:
-            member.stop()
-        await self._until(
-            lambda: ", ".join(each.get_name() for each in self._consuming if not each.done()),
-            SETTLE_S,
-        )
+        """The members read everything, and commit that; then they leave, and it stays so."""
+
+        def find_unfinished() -> str:
+            ends = self._ends()
+            finished = {str(each.membership): each.finished(ends) for each in self._members}
+            return self.group.find_unfinished(finished, ends)
+
+        def find_living() -> str:
+            return ", ".join(each.get_name() for each in self._consuming if not each.done())
+
+        bootstrap, random = self.cluster.bootstrap_servers, self.world.random("group admin")
         with self.world.network.at("last"):
-            random = self.world.random("group admin")
-            async with AsyncAdmin(self.cluster.bootstrap_servers, random=random) as admin:
-                committed = await admin.list_group_offsets(self.group.name)
-        self.group.check_committed(
-            {partition: each.offset for partition, each in committed.items()}, self._ends()
-        )
+            async with AsyncAdmin(bootstrap, random=random) as admin:
+                await self._until(find_unfinished, SETTLE_S)
+                deadline_s = self.world.loop.time() + SETTLE_S
+                while not await self._has_committed(admin, deadline_s):
+                    await self._elapse(0.5)
+                for member in self._members:
+                    member.stop()
+                await self._until(find_living, SETTLE_S)
+                await self._has_committed(admin, deadline_s=0)
+
+    async def _has_committed(self, admin: AsyncAdmin, deadline_s: float) -> bool:
+        """Whether the group's offsets are the ends of the partitions; after the deadline they
+        must be."""
+        found = await admin.list_group_offsets(self.group.name)
+        committed = {partition: each.offset for partition, each in found.items()}
+        behind = {each: end for each, end in self._ends().items() if committed.get(each, 0) != end}
+        if behind and self.world.loop.time() > deadline_s:
+            self.checkers.fail(f"the group has committed {committed}, the ends are {behind}")
+        return not behind
 
     def _start_of(self, partition: TopicPartition) -> int:
         history = self.checkers.find_history(*partition)
