@@ -305,6 +305,17 @@ def test_consumers_print_alike(servers: str, capfd: pytest.CaptureFixture[str]) 
         assert len(ours[1].splitlines()) == 30
 
 
+@pytest.mark.parametrize("regex", ["load-[0-9]+|flights", "fo(?=o)", "a[", "(", "[[:alpha:]]{2}"])
+def test_expressions_are_judged_alike(regex: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """The reasons differ."""
+    assert main(["groups", "--validate-regex", regex]) == 0
+    ours = capfd.readouterr().out
+    theirs = call_java(TOOLS["groups"], "--validate-regex", regex, heap="128m")
+    assert theirs.returncode == 0
+    assert ours.partition("valid")[0] == theirs.stdout.partition("valid")[0]
+    assert ours.startswith(f"The regular expression `{regex}` is ")
+
+
 def test_consumers_are_measured_in_the_same_columns(
     servers: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
