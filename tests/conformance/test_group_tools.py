@@ -8,6 +8,7 @@ a hash table. Neither are messages of errors.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -320,6 +321,7 @@ def test_consumers_are_measured_in_the_same_columns(
     servers: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--topic", TOPIC, "--num-records", "30", "--timeout", "20000")
+    words += ("--print-metrics", "--date-format", "EEE d MMMM yyyy h:mm a XXX")
     ours, theirs = (
         told[1].splitlines()
         for told in (
@@ -334,3 +336,8 @@ def test_consumers_are_measured_in_the_same_columns(
     assert [[len(cell.partition(".")[2]) for cell in row] for row in rows] == [
         [0, 0, 4, 4, 0, 4, 0, 0, 4, 4]
     ] * 2
+    form = r"\w{3} \d+ \w{3,9} \d{4} \d+:\d\d [AP]M (Z|[+-]\d\d:\d\d)"
+    assert all(re.fullmatch(form, cell) for row in rows for cell in row[:2])
+    assert ours[3].split() == theirs[3].split() == ["Metric", "Name", "Value"]
+    names = [{line.partition(":{")[0] for line in lines[4:]} for lines in (ours, theirs)]
+    assert names[0] - names[1] == set()
