@@ -320,8 +320,10 @@ def test_expressions_are_judged_alike(regex: str, capfd: pytest.CaptureFixture[s
 def test_consumers_are_measured_in_the_same_columns(
     servers: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--topic", TOPIC, "--num-records", "30", "--timeout", "20000")
-    words += ("--print-metrics", "--date-format", "EEE d MMMM yyyy h:mm a XXX")
+    words = (
+        *("--topic", TOPIC, "--num-records", "30", "--timeout", "20000"),
+        *("--print-metrics", "--date-format", "EEE d MMMM yyyy h:mm a XXX"),
+    )
     ours, theirs = (
         told[1].splitlines()
         for told in (
