@@ -1,7 +1,8 @@
 """A whole cluster under faults, in virtual time: no acknowledged record is lost.
 
 Each seed is another run of `trimtab.sim.reliability` (`trimtab.sim.runs` runs many). It has a
-`trimtab.sim.virtual_cluster`, the senders and readers of `trimtab.sim.workload`, the topics of
+`trimtab.sim.virtual_cluster`, the senders and readers of `trimtab.sim.workload`, a group of
+`trimtab.sim.members` (`test_group_faults`), the topics of
 `trimtab.sim.topic_kinds`, the faults of `trimtab.sim.faults` and `trimtab.sim.fault_chains` within
 the limits of `trimtab.sim.losses`, and the checks of `trimtab.sim.checkers`, which use
 `trimtab.sim.histories`. `make sim SEEDS=10000 JOBS=2` runs more seeds, and `make sim SEED=n`
@@ -14,7 +15,6 @@ from 0. Replace the number here by the seed that is printed.
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import sys
@@ -24,12 +24,13 @@ from typing import Any
 import pytest
 
 import trimtab.broker.partition
+from tests.simulation.planted import find_bug
 from trimtab.broker.leadership import Leadership
 from trimtab.broker.partition import Partition
 from trimtab.controller import completion, election
 from trimtab.metadata.image import PartitionRegistration
 from trimtab.sim.disk import Mount
-from trimtab.sim.reliability import Violation, run_seed
+from trimtab.sim.reliability import run_seed
 from trimtab.storage.log import Log
 from trimtab.storage.producer_state import ACCEPTED, ProducerState
 from trimtab.wire.batch_cy import BatchHeader, read_header, verify
@@ -37,7 +38,6 @@ from trimtab.wire.sentinels import NO_LEADER
 
 SEEDS = int(os.environ.get("CLUSTER_SEEDS", "8"))
 FAILED_ONCE = (20336, 20407, 20614, 20685, 20745, 20848, 21370, 21392, 21901)
-SEARCHED = 200
 
 
 @pytest.mark.kip(966)
@@ -140,13 +140,7 @@ PLANTED: dict[str, tuple[int, object, str, object]] = {
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first, place, name, instead = PLANTED[bug]
     monkeypatch.setattr(place, name, instead)
-    for seed in itertools.chain([first], range(SEARCHED)):
-        try:
-            run_seed(seed)
-        except Violation as violation:
-            print(f"{bug}: seed {seed}: {violation}")
-            return
-    pytest.fail(f"{SEARCHED} seeds do not find: {bug}")
+    find_bug(bug, first)
 
 
 def test_a_seed_gives_the_same_run_in_another_process() -> None:

@@ -196,7 +196,7 @@ class Member:
             "enable_auto_commit": random.random() < 0.3,
             "auto_commit_interval_ms": 1_000,
             "max_poll_interval_ms": _MOST_POLL_INTERVAL_MS,
-            "fetch_max_wait_ms": 500,
+            "fetch_max_wait_ms": 2_000,
             "request_timeout_ms": 5_000,
             "default_api_timeout_ms": 15_000,
             "metadata_max_age_ms": 10_000,
@@ -232,7 +232,7 @@ class Member:
             return
         before = self._checker.ask(member, offsets)
         try:
-            await consumer.commit(offsets)
+            await consumer.commit({each: offset for each, offset in offsets.items()})
         except KafkaError as error:
             self._checker.refused += 1
             self._world.trace.append(f"{member} commits in vain: {error}")

@@ -127,7 +127,8 @@ class Simulation:
         await self._until(self._find_down, SETTLE_S)
         partitions = await self._create_topics()
         self._start_clients(partitions)
-        clients = [each.host for each in (*self._senders, *self._readers, *self._members)]
+        clients = [each.host for each in self._senders] + [each.host for each in self._readers]
+        clients += [each.host for each in self._members]
         self.schedule = schedule = FaultSchedule(
             self.cluster, self.checkers, self._all_kinds, clients
         )

@@ -88,6 +88,7 @@ def test_a_member_whose_coordinator_does_not_know_the_group_joins_again(lab: Lab
             one.subscribe(["t"], on_lost=lost.extend)
             assert len(await read(one, 40)) == 40
             for led in lab.brokers[0].groups:
+                assert led.shard is not None
                 led.shard._consumer_groups.clear()
             await one.poll(4000)
             assert set(lost) == one.assignment() == partitions(0, 1, 2, 3)

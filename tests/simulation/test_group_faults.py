@@ -1,0 +1,83 @@
+"""Groups of consumers under faults, in virtual time: the simulation finds bugs planted in them.
+
+Each run of `trimtab.sim.reliability` has a group, whose members (`trimtab.sim.members`) use the
+classic protocol, KIP-848's, or either. `trimtab.sim.group_checker` has the rules.
+`test_cluster_faults` runs the seeds; its text says how the numbers here were found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.simulation.planted import find_bug
+from trimtab.broker.group_partition import GroupPartition
+from trimtab.client.group.classic import ClassicMember
+from trimtab.client.group.committed import CommittedOffsets
+from trimtab.client.group.consumer_protocol import ConsumerMember
+from trimtab.client.group.handover import Change, Kind
+from trimtab.client.group_offsets import OffsetAndMetadata
+from trimtab.coordinator.classic_group import ClassicGroup
+from trimtab.coordinator.consumer_group import ConsumerGroup
+from trimtab.coordinator.effects import Effects
+from trimtab.errors import ErrorCode
+from trimtab.records import TopicPartition
+
+_fetch = CommittedOffsets.fetch
+_append = GroupPartition._append
+
+
+def _answer_early(groups: GroupPartition, effects: Effects) -> None:
+    """A coordinator that answers before its records are committed."""
+    _append(groups, effects)
+    groups._send(effects)
+    effects.responses.clear()
+
+
+def _accept(*_: Any) -> ErrorCode:
+    """A coordinator that accepts commits of anybody."""
+    return ErrorCode.NONE
+
+
+async def _keep_what_is_lost(member: ClassicMember) -> None:
+    """A member whose generation has ended, and that reads on."""
+    owned = frozenset() if member._is_cooperative else member._handover.owned
+    await member._handover.offer(Change(Kind.REVOKED, owned))
+
+
+def _tell_nothing(member: ConsumerMember) -> list[Any]:
+    """A member that says that it has let go of everything, before it has."""
+    return []
+
+
+async def _begin_too_late(
+    offsets: CommittedOffsets, *given: Any
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """A consumer that begins behind the record that was committed last."""
+    found = await _fetch(offsets, *given)
+    return {each: at._replace(offset=at.offset + 1) for each, at in found.items()}
+
+
+def _miss_nobody(*_: Any) -> None:
+    """A coordinator that waits for ever for a member that has died."""
+
+
+PLANTED: dict[str, tuple[int, object, str, Callable[..., object]]] = {
+    "answers before commitment": (0, GroupPartition, "_append", _answer_early),
+    "commits of former classic members": (0, ClassicGroup, "check_commit", _accept),
+    "commits of former members": (0, ConsumerGroup, "check_commit", _accept),
+    "lost partitions kept": (0, ClassicMember, "_let_go", _keep_what_is_lost),
+    "partitions given up too early": (0, ConsumerMember, "_owned_by_id", _tell_nothing),
+    "a record left out": (0, CommittedOffsets, "fetch", _begin_too_late),
+    "dead classic members kept": (0, ClassicGroup, "look", _miss_nobody),
+    "dead members kept": (0, ConsumerGroup, "look", _miss_nobody),
+}
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, place, name, instead = PLANTED[bug]
+    monkeypatch.setattr(place, name, instead)
+    find_bug(bug, first)
