@@ -63,8 +63,9 @@ class ClassicClient:
 class World:
     """A scene with clients: the first uses the consumer protocol."""
 
-    def __init__(self) -> None:
+    def __init__(self, assignment_ms: int) -> None:
         self.scene = Scene()
+        self.scene.consumer_rules = self.scene.consumer_rules._replace(assignment_ms=assignment_ms)
         self.modern = Client("m")
         self.classics = [ClassicClient(), ClassicClient()]
         self.epoch = 0
@@ -343,6 +344,7 @@ class World:
                 clients,
                 modern,
                 consumers.assignment_epoch - base,
+                consumers.next_epoch(self.scene.now, self.scene.consumer_rules) - base,
                 consumers._seen_topics == self.scene.topics.version,
                 consumers.metadata_hash == consumers._hash_topics(),
                 tuple(
@@ -386,15 +388,18 @@ class World:
         )
 
 
-def search(states: int, claim: Callable[[World], bool] = lambda world: True) -> int:
+def search(
+    states: int, claim: Callable[[World], bool] = lambda world: True, assignment_ms: int = 0
+) -> int:
     """Go through the states that differ, from an empty group without a topic, from one of both
     classic clients at work, and from one of all three; returns how many there are, `states` at
     most.
 
     Args:
         claim: what is said to be true of every state.
+        assignment_ms: least time between two assignments.
     """
-    empty, classic, working = World(), World(), World()
+    empty, classic, working = (World(assignment_ms) for _ in range(3))
     for world in (classic, working):
         world.act("grow", 0)
         for number in range(2):
@@ -405,8 +410,9 @@ def search(states: int, claim: Callable[[World], bool] = lambda world: True) -> 
     return explore([empty, classic, working], states, Settling(STEPS), claim)
 
 
-def test_no_order_of_events_breaks_a_rule() -> None:
-    assert search(STATES) >= min(STATES, 600)
+@pytest.mark.parametrize("assignment_ms", [0, 1000])
+def test_no_order_of_events_breaks_a_rule(assignment_ms: int) -> None:
+    assert search(STATES, assignment_ms=assignment_ms) >= min(STATES, 600)
 
 
 def _do_nothing(*_: Any) -> None:
