@@ -52,6 +52,7 @@ class GroupsOfKafka(ApacheKafka):
         return {
             **super().settings(),
             "group.initial.rebalance.delay.ms": "0",
+            "group.consumer.assignment.interval.ms": "0",
             "group.consumer.min.heartbeat.interval.ms": "500",
             "group.consumer.heartbeat.interval.ms": "500",
         }

@@ -111,6 +111,7 @@ class Cluster:
             ),
         )
         self._options: dict[str, object] = {**EMBEDDED, **given}
+        options.check_broker(options.read(options.BROKER, self._options))
         for name in OWN_OPTIONS:
             if name in given:
                 raise UsageError(

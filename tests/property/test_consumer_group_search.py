@@ -66,8 +66,9 @@ class Client:
 class World:
     """A scene with clients. Each action is one of theirs, of time, or of the cluster."""
 
-    def __init__(self) -> None:
+    def __init__(self, assignment_ms: int) -> None:
         self.scene = Scene()
+        self.scene.consumer_rules = self.scene.consumer_rules._replace(assignment_ms=assignment_ms)
         self.scene.topics.create(TOPIC, FEW)
         self.clients = [Client(f"m{number}") for number in range(CLIENTS)]
         self.epochs: dict[str, int] = {}
@@ -247,6 +248,7 @@ class World:
             clients,
             found,
             group.assignment_epoch - base,
+            group.next_epoch(self.scene.now, self.scene.consumer_rules) - base,
             group._seen_topics == self.scene.topics.version,
             tuple(
                 (
@@ -265,23 +267,27 @@ class World:
         )
 
 
-def search(states: int, claim: Callable[[World], bool] = lambda world: True) -> int:
+def search(
+    states: int, claim: Callable[[World], bool] = lambda world: True, assignment_ms: int = 0
+) -> int:
     """Go through the states that differ, from an empty group and from one at work; returns how many
     there are, `states` at most.
 
     Args:
         claim: what is said to be true of every state.
+        assignment_ms: least time between two assignments.
     """
     settling = Settling(STEPS)
-    empty, working = World(), World()
+    empty, working = World(assignment_ms), World(assignment_ms)
     for number in range(CLIENTS):
         working.act("beat", number)
     Settling(STEPS).check(working)
     return explore([empty, working], states, settling, claim)
 
 
-def test_no_order_of_events_breaks_a_rule() -> None:
-    assert search(STATES) >= min(STATES, 1500)
+@pytest.mark.parametrize("assignment_ms", [0, 1000])
+def test_no_order_of_events_breaks_a_rule(assignment_ms: int) -> None:
+    assert search(STATES, assignment_ms=assignment_ms) >= min(STATES, 1500)
 
 
 def _all_at_once(

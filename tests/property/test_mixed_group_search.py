@@ -2,8 +2,9 @@
 has two owners, no epoch goes back, no order is a dead end.
 
 One client uses the consumer protocol, two the classic one, which let go of everything before they
-join again. So the group is upgraded when the first comes, and downgraded when it goes. The search
-is that of `test_consumer_group_search`.
+join again. So the group is upgraded when the first comes, and downgraded when it goes. The topic is
+created, and grows: the coordinator notices it while the first client is in the group, otherwise the
+leader does. The search is that of `test_consumer_group_search`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 
 from tests.property.exploring import Settling, Violation, explore
 from tests.property.test_consumer_group_search import Client
-from tests.unit.coordinator.scene import GROUP, Scene
+from tests.unit.coordinator.scene import GROUP, Scene, topic_id
 from tests.unit.coordinator.test_mixed_group import assignment, read, subscription
 from trimtab.coordinator import mixed_group
 from trimtab.coordinator.classic_group import ClassicGroup, Phase
@@ -32,7 +33,8 @@ pytestmark = pytest.mark.kip(848)
 
 STATES = int(os.environ.get("GROUP_STATES", "600"))
 TOPIC = "t"
-PARTITIONS = frozenset(range(2))
+FEW, MANY = 2, 3
+"""Partitions of the topic before and after it has grown."""
 TIMEOUT_S = 10.0
 STEPS = 60
 
@@ -49,6 +51,8 @@ class ClassicClient:
         self.generation = -1
         self.ticket = -1
         self.given: dict[str, bytes] = {}
+        self.divided: int | None = None
+        """As the leader of a classic group: the partitions that it has assigned."""
         self.owned: frozenset[int] = frozenset()
 
     @property
@@ -59,12 +63,17 @@ class ClassicClient:
 class World:
     """A scene with clients: the first uses the consumer protocol."""
 
-    def __init__(self) -> None:
+    def __init__(self, assignment_ms: int) -> None:
         self.scene = Scene()
-        self.scene.topics.create(TOPIC, len(PARTITIONS))
+        self.scene.consumer_rules = self.scene.consumer_rules._replace(assignment_ms=assignment_ms)
         self.modern = Client("m")
         self.classics = [ClassicClient(), ClassicClient()]
         self.epoch = 0
+
+    @property
+    def partitions(self) -> int:
+        found = self.scene.topics.find(TOPIC)
+        return 0 if found is None else found.partitions
 
     @property
     def consumers(self) -> ConsumerGroup | None:
@@ -90,6 +99,8 @@ class World:
                 yield "die", number
         if self.scene.shard.next_due is not None:
             yield "time", 0
+        if self.partitions < MANY:
+            yield "grow", 0
         yield "move", 0
 
     def act(self, what: str, number: int) -> None:
@@ -115,6 +126,8 @@ class World:
             due = self.scene.shard.next_due
             assert due is not None
             self.scene.pass_time(max(0.0, due - self.scene.now_s))
+        elif what == "grow":
+            self.scene.topics.create(TOPIC, MANY if self.partitions else FEW)
         else:
             self.scene.restart()
             for each in self.classics:
@@ -154,7 +167,7 @@ class World:
             modern.reports = True
 
     def go_on(self, client: ClassicClient) -> None:
-        if client.state in ("out", "named"):
+        if client.state in ("out", "named") or self.is_outgrown(client):
             client.owned = frozenset()
             client.ticket = self.scene.join(
                 client.member,
@@ -178,6 +191,11 @@ class World:
         else:
             self.obey(client, self.scene.heartbeat(client.member, client.generation))
 
+    def is_outgrown(self, client: ClassicClient) -> bool:
+        """Whether it has assigned fewer partitions than there are: it joins again."""
+        has_divided = client.state == "working" and client.divided is not None
+        return has_divided and client.divided != self.partitions
+
     def take_join(self, client: ClassicClient, answer: Any) -> None:
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             client.state, client.member = "named", answer.member_id
@@ -186,8 +204,9 @@ class World:
         else:
             client.state, client.generation = "joined", answer.generation_id
             members = [each.member_id for each in answer.members]
+            client.divided = self.partitions if members else None
             client.given = {
-                member: assignment(sorted(PARTITIONS)[place :: len(members)])
+                member: assignment(range(self.partitions)[place :: len(members)])
                 for place, member in enumerate(members)
             }
 
@@ -267,9 +286,8 @@ class World:
         owned = [each.owned for each in self.classics if each.lives]
         if self.modern.lives:
             owned.append(self.modern.owned)
-        is_whole = sum(map(len, owned)) == len(PARTITIONS) and frozenset().union(*owned) == (
-            PARTITIONS
-        )
+        everything = frozenset(range(self.partitions))
+        is_whole = sum(map(len, owned)) == len(everything) == len(frozenset().union(*owned))
         consumers, classic = self.consumers, self.classic
         if self.modern.lives:
             members = {*classics, self.modern.member}
@@ -309,6 +327,7 @@ class World:
                 each.owned,
                 tuple((names.get(name), share) for name, share in each.given.items()),
                 each.state in ("joining", "syncing") and self.scene.is_answered(each.ticket),
+                None if each.divided is None else each.divided == self.partitions,
             )
             for each in self.classics
         )
@@ -318,12 +337,16 @@ class World:
             self.modern.owned,
             self.modern.wanted,
             self.modern.reports,
+            self.partitions,
         )
         if consumers is not None:
             return (
                 clients,
                 modern,
                 consumers.assignment_epoch - base,
+                consumers.next_epoch(self.scene.now, self.scene.consumer_rules) - base,
+                consumers._seen_topics == self.scene.topics.version,
+                consumers.metadata_hash == consumers._hash_topics(),
                 tuple(
                     (
                         names[each.id],
@@ -365,24 +388,31 @@ class World:
         )
 
 
-def search(states: int, claim: Callable[[World], bool] = lambda world: True) -> int:
-    """Go through the states that differ, from an empty group and from one of all three at work;
-    returns how many there are, `states` at most.
+def search(
+    states: int, claim: Callable[[World], bool] = lambda world: True, assignment_ms: int = 0
+) -> int:
+    """Go through the states that differ, from an empty group without a topic, from one of both
+    classic clients at work, and from one of all three; returns how many there are, `states` at
+    most.
 
     Args:
         claim: what is said to be true of every state.
+        assignment_ms: least time between two assignments.
     """
-    empty, working = World(), World()
-    for number in range(2):
-        working.act("go on", number)
-    Settling(STEPS).check(working)
+    empty, classic, working = (World(assignment_ms) for _ in range(3))
+    for world in (classic, working):
+        world.act("grow", 0)
+        for number in range(2):
+            world.act("go on", number)
+        Settling(STEPS).check(world)
     working.act("beat", 0)
     Settling(STEPS).check(working)
-    return explore([empty, working], states, Settling(STEPS), claim)
+    return explore([empty, classic, working], states, Settling(STEPS), claim)
 
 
-def test_no_order_of_events_breaks_a_rule() -> None:
-    assert search(STATES) >= min(STATES, 600)
+@pytest.mark.parametrize("assignment_ms", [0, 1000])
+def test_no_order_of_events_breaks_a_rule(assignment_ms: int) -> None:
+    assert search(STATES, assignment_ms=assignment_ms) >= min(STATES, 600)
 
 
 def _do_nothing(*_: Any) -> None:
@@ -411,8 +441,10 @@ PLANTED: dict[str, tuple[Any, str, Any]] = {
     "a member of the classic protocol is given all partitions": (
         mixed_group,
         "_write_assignment",
-        lambda *_: assignment(PARTITIONS),
+        lambda *_: assignment(range(FEW)),
     ),
+    "a larger topic is not noticed": (ConsumerGroup, "_hash_topics", lambda *_: 0),
+    "nor by the leader of a classic group": (World, "is_outgrown", lambda *_: False),
 }
 
 
@@ -440,7 +472,13 @@ def _is_downgraded(world: World) -> bool:
     )
 
 
-@pytest.mark.parametrize("state", [_is_upgraded, _is_downgraded])
+def _has_grown(world: World) -> bool:
+    """Also for members of the classic protocol."""
+    grown = world.consumers is not None and (topic_id(TOPIC), MANY - 1) in world.consumers.owners
+    return grown and _is_upgraded(world)
+
+
+@pytest.mark.parametrize("state", [_is_upgraded, _is_downgraded, _has_grown])
 def test_the_search_comes_to(state: Callable[[World], bool]) -> None:
     with pytest.raises(Violation, match="claim"):
         search(STATES, lambda world: not state(world))

@@ -153,6 +153,7 @@ def test_a_start_that_fails_does_not_vouch_for_the_logs(tmp_path: Path) -> None:
         ({"config": {5: 5}}, "the name of an option is a str"),
         ({"config": {"num.partition": 1}}, "did you mean num.partitions"),
         ({"config": {"broker.rack": "a"}}, "broker.rack differs from broker to broker"),
+        ({"config": {"group.consumer.session.timeout.ms": 70_000}}, "max.session.timeout.ms=60000"),
     ],
 )
 def test_arguments_that_do_not_fit(arguments: dict[str, Any], reason: str) -> None:

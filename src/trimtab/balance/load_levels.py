@@ -24,7 +24,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, nlargest, nsmallest
 from itertools import accumulate
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from trimtab.records import TopicPartition
 
@@ -66,6 +66,9 @@ class Reader(Protocol):
     def rack(self) -> str | None: ...
 
 
+_NO_RACKS: Final[frozenset[str]] = frozenset()
+
+
 class _Choice(NamedTuple):
     """Groups whose members may have a partition."""
 
@@ -93,21 +96,19 @@ def fill_rates(
         partitions: by topic their number.
         known: bytes/s; also of partitions that are not asked for.
     """
-    found = {
-        name: [
-            known[partition]
-            for index in range(count)
-            if (partition := TopicPartition(name, index)) in known
-        ]
+    wanted = {
+        name: [TopicPartition(name, index) for index in range(count)]
         for name, count in partitions.items()
+    }
+    found = {
+        name: [known[each] for each in of_topic if each in known]
+        for name, of_topic in wanted.items()
     }
     mean = _mean([rate for rates in found.values() for rate in rates], _EQUAL_RATE)
     filled: dict[TopicPartition, float] = {}
-    for name, count in partitions.items():
+    for name, of_topic in wanted.items():
         usual = _mean(found[name], mean)
-        for index in range(count):
-            partition = TopicPartition(name, index)
-            filled[partition] = known.get(partition, usual)
+        filled.update((each, known.get(each, usual)) for each in of_topic)
     return filled
 
 
@@ -187,9 +188,9 @@ class _Scene:
         place_of = {each.member_id: place for place, each in enumerate(members)}
         self.owner = {
             partition: place
-            for partition, member_id in owner.items()
-            if partition in rates
-            and partition.topic in self.topics_of[place := place_of[member_id]]
+            for partition in self.weight
+            if partition in owner
+            and partition.topic in self.topics_of[place := place_of[owner[partition]]]
         }
         names_of = list(class_of)
         self._is_near: dict[TopicPartition, frozenset[_Group]] = {}
@@ -203,9 +204,10 @@ class _Scene:
         self.everywhere: dict[TopicPartition, _Choice] = {}
         self.near: dict[TopicPartition, _Choice] = {}
         self.least_far = 0
+        self._has_racks = any(each.rack is not None for each in members)
         for partition, weight in self.weight.items():
             everywhere = by_topic[partition.topic]
-            racks = frozenset(racks_of(partition))
+            racks = frozenset(racks_of(partition)) if self._has_racks else _NO_RACKS
             near = near_of.get((partition.topic, racks))
             if near is None:
                 near = near_of[partition.topic, racks] = _choose_from(
@@ -222,7 +224,15 @@ class _Scene:
 
     def is_far(self, partition: TopicPartition, place: int) -> bool:
         """Whether the member reads the partition from another rack."""
-        return self.group_of[place] not in self._is_near[partition]
+        return self._has_racks and self.group_of[place] not in self._is_near[partition]
+
+    def cost(self, partition: TopicPartition, giver: int, taker: int) -> tuple[int, int]:
+        """What a move adds to the bytes from other racks, and to the partitions moved."""
+        far = 0
+        if self._has_racks:
+            far = self.is_far(partition, taker) - self.is_far(partition, giver)
+        owner = self.owner.get(partition)
+        return self.weight[partition] * far, (owner == giver) - (owner == taker)
 
 
 def _choose_from(groups: Iterable[_Group]) -> _Choice:
@@ -325,6 +335,13 @@ class _Shares:
             heappush(self._all, each)
         return place
 
+    def _remember_lightest_of(self, choice: _Choice, known: dict[int, int]) -> int:
+        """`_lightest_of`, looked up once for each choice while nothing moves."""
+        place = known.get(id(choice))
+        if place is None:
+            place = known[id(choice)] = self._lightest_of(choice)
+        return place
+
     # the ways
 
     def keep(self, with_far: bool) -> None:
@@ -335,7 +352,7 @@ class _Shares:
         """
         scene = self._scene
         owned: dict[int, list[TopicPartition]] = {}
-        for partition, place in sorted(scene.owner.items()):
+        for partition, place in scene.owner.items():
             if with_far or not scene.is_far(partition, place):
                 owned.setdefault(place, []).append(partition)
         for place, partitions in owned.items():
@@ -344,8 +361,9 @@ class _Shares:
                 partitions.sort(key=lambda each: (scene.is_far(each, place), self._weight[each]))
                 while partitions and load > scene.limit:
                     load -= self._weight[partitions.pop()]
-            for each in partitions:
-                self._put(each, place)
+            self._given[place] = dict.fromkeys(partitions)
+            self._holder.update(dict.fromkeys(partitions, place))
+            self._add(place, sum(self._weight[each] for each in partitions))
 
     def settle(self) -> None:
         scene = self._scene
@@ -378,15 +396,18 @@ class _Shares:
         scene = self._scene
         takers: dict[int, None] = {}
         best: tuple[_Rank, int] | None = None
+        lightest: dict[int, int] = {}
         for partition in self._given[giver]:
             choice = groups[partition]
-            candidates = {self._lightest_of(choice)}
+            candidates = {self._remember_lightest_of(choice, lightest)}
             if choice is not scene.near[partition]:
-                candidates.add(self._lightest_of(scene.near[partition]))
+                candidates.add(self._remember_lightest_of(scene.near[partition], lightest))
             owner = scene.owner.get(partition)
             if owner is not None and scene.group_of[owner] in choice.groups:
                 candidates.add(owner)
-            for taker in sorted(candidates - {giver}):
+            for taker in candidates:
+                if taker == giver:
+                    continue
                 takers[taker] = None
                 rank = self._rank(giver, taker, partition)
                 if rank is not None and (best is None or (rank, taker) < best):
@@ -422,19 +443,9 @@ class _Shares:
             return None
         return (
             max(heavier, self._scene.limit),
-            *self._cost(giver, taker, partition),
+            *self._scene.cost(partition, giver, taker),
             weight,
             partition,
-        )
-
-    def _cost(self, giver: int, taker: int, partition: TopicPartition) -> tuple[int, int]:
-        """What a move adds to the bytes from other racks, and to the partitions moved."""
-        scene = self._scene
-        owner = scene.owner.get(partition)
-        return (
-            self._weight[partition]
-            * (scene.is_far(partition, taker) - scene.is_far(partition, giver)),
-            (owner == giver) - (owner == taker),
         )
 
     def _swap(
@@ -548,7 +559,7 @@ class _Shares:
 
     def _take(self, taker: int) -> bool:
         scene = self._scene
-        group = scene.group_of[taker]
+        group, has = scene.group_of[taker], self._loads[taker]
         best: tuple[tuple[int, int, int, int, TopicPartition], TopicPartition] | None = None
         for giver in nlargest(
             _HEAVIEST_LOOKED_AT, range(len(self._loads)), key=lambda each: self._loads[each]
@@ -557,12 +568,12 @@ class _Shares:
                 continue
             for partition in self._given[giver]:
                 weight = self._weight[partition]
-                left, got = self._loads[giver] - weight, self._loads[taker] + weight
-                if group not in scene.near[partition].groups or left <= self._loads[taker]:
+                left, got = self._loads[giver] - weight, has + weight
+                if left <= has or got > scene.limit or (left < scene.least and left < got):
                     continue
-                if got > scene.limit or (left < scene.least and left < got):
+                if group not in scene.near[partition].groups:
                     continue
-                key = (*self._cost(giver, taker, partition), -left, -weight, partition)
+                key = (*scene.cost(partition, giver, taker), -left, -weight, partition)
                 if best is None or key < best[0]:
                     best = key, partition
         if best is None:
@@ -586,7 +597,7 @@ class _Shares:
             if scene.owner.get(partition) != place:
                 guests[place].add(partition)
 
-        for partition, owner in sorted(scene.owner.items()):
+        for partition, owner in scene.owner.items():
             holder = self._holder[partition]
             if holder == owner or scene.is_far(partition, owner) > scene.is_far(partition, holder):
                 continue

@@ -10,7 +10,7 @@ from trimtab.broker.cluster_view import ClusterView
 from trimtab.broker.group_partition import GroupPartition
 from trimtab.broker.partition import Partition
 from trimtab.broker.partition_rates import PartitionRates
-from trimtab.config import GROUP
+from trimtab.config import resolve_group
 from trimtab.coordinator.classic_group import Rules
 from trimtab.coordinator.consumer_group import ConsumerRules
 from trimtab.coordinator.group_shard import GroupShard, OffsetRules
@@ -117,15 +117,11 @@ class Groups:
     def _consumer_rules(self, group_id: str) -> ConsumerRules:
         """The options of a consumer group: its own, else the broker's."""
         config = self.view.config
-        own = self.view.image.configs(CONFIG_GROUP, group_id)
-
-        def number(name: str, default: str) -> int:
-            value = own.get(name)
-            return cast(int, config[default] if value is None else GROUP[name].check(value))
-
+        values = resolve_group(config, self.view.image.configs(CONFIG_GROUP, group_id))
         return ConsumerRules(
-            number("consumer.session.timeout.ms", "group.consumer.session.timeout.ms") / 1000,
-            number("consumer.heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
+            values["consumer.session.timeout.ms"] / 1000,
+            values["consumer.heartbeat.interval.ms"],
+            values["consumer.assignment.interval.ms"],
             cast(int, config["group.consumer.max.size"]),
             config["group.consumer.migration.policy"] in ("bidirectional", "upgrade"),
             config["group.consumer.migration.policy"] in ("bidirectional", "downgrade"),

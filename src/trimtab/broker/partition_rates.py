@@ -58,7 +58,8 @@ class PartitionRates:
         self._view = view
         self._topics: dict[str, None] = {}
         self._samples: dict[TopicPartition, _Sample] = {}
-        self._rates: dict[TopicPartition, float] = {}
+        self._rates: dict[str, dict[TopicPartition, float]] = {}
+        """By topic."""
         self._peers: dict[int, Peer] = {}
         self._measuring: asyncio.Task[None] | None = None
 
@@ -66,14 +67,10 @@ class PartitionRates:
         """Bytes/s of the topics' partitions, without those that are unknown yet."""
         found: dict[TopicPartition, float] = {}
         for name in topics:
-            topic = self._view.image.topics.get(name)
-            if topic is None:
+            if name not in self._view.image.topics:
                 continue
             self._topics.setdefault(name)
-            for index in range(len(topic.partitions)):
-                partition = TopicPartition(name, index)
-                if partition in self._rates:
-                    found[partition] = self._rates[partition]
+            found.update(self._rates.get(name, {}))
         if self._topics and self._measuring is None:
             self._measuring = asyncio.get_running_loop().create_task(self._measure())
         return found
@@ -102,7 +99,7 @@ class PartitionRates:
             del self._topics[name]
         for partition in [each for each in self._samples if each.topic not in topics]:
             del self._samples[partition]
-            self._rates.pop(partition, None)
+            self._rates.pop(partition.topic, None)
 
     def _find_leaders(self) -> dict[int, dict[str, list[int]]]:
         """By broker the partitions that it leads."""
@@ -161,6 +158,7 @@ class PartitionRates:
         if sample.size < last.size:
             return
         rate = (sample.size - last.size) / (sample.at - last.at)
-        known = self._rates.get(partition, rate)
+        rates = self._rates.setdefault(partition.topic, {})
+        known = rates.get(partition, rate)
         kept = math.pow(0.5, (sample.at - last.at) / _HALF_LIFE_S)
-        self._rates[partition] = rate + (known - rate) * kept
+        rates[partition] = rate + (known - rate) * kept

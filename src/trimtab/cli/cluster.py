@@ -391,9 +391,10 @@ def read_config(words: Sequence[str]) -> list[str]:
     """Check the values of `--config`, and write them as every node receives them.
 
     Raises:
-        UsageError: an option is unknown, has an invalid value, or must differ from node to node.
+        UsageError: an option is unknown, has an invalid value, contradicts another, or must differ
+            from node to node.
     """
-    from trimtab.config import BROKER, read_given, write
+    from trimtab.config import BROKER, check_broker, read, read_given, write
     from trimtab.config.node import EMBEDDED, OWN_OPTIONS
 
     given = read_given(BROKER, read_pairs(words))
@@ -403,7 +404,9 @@ def read_config(words: Sequence[str]) -> list[str]:
                 f"broker option {name} differs from broker to broker; `trimtab cluster up` sets "
                 "it from its own options"
             )
-    return [f"{name}={write(value)}" for name, value in {**EMBEDDED, **given}.items()]
+    values = {**EMBEDDED, **given}
+    check_broker(read(BROKER, values))
+    return [f"{name}={write(value)}" for name, value in values.items()]
 
 
 def choose_racks(brokers: int, text: str | None) -> list[str] | None:

@@ -676,7 +676,46 @@ _LOGS = (
     ),
 )
 
+
+def _bounds(what: str, low: int, high: int, least: int, kip: str = "KIP-848") -> tuple[Option, ...]:
+    """The bounds of an option of consumer groups."""
+    return tuple(
+        Option(
+            f"group.consumer.{word}.{what}.ms",
+            INT,
+            value,
+            f"{doc} value of consumer.{what}.ms that a group may have.",
+            Range(least),
+            "ms",
+            kip,
+        )
+        for word, value, doc in (("min", low, "Smallest"), ("max", high, "Largest"))
+    )
+
+
 _COORDINATORS = (
+    Option(
+        "group.consumer.assignment.interval.ms",
+        INT,
+        1000,
+        "Least time between two computations of a consumer group's assignment: a change that comes "
+        "earlier waits for the first heartbeat after that time.",
+        NOT_NEGATIVE,
+        "ms",
+        "KIP-1263",
+        dynamic=CLUSTER_WIDE,
+    ),
+    *_bounds("assignment.interval", 0, 15_000, 0, "KIP-1263"),
+    *_bounds("heartbeat.interval", 5000, 15_000, 1),
+    *_bounds("session.timeout", 45_000, 60_000, 1),
+    _unused(
+        "group.consumer.regex.refresh.interval.ms",
+        INT,
+        600_000,
+        "Regular expressions of consumer groups are matched again whenever topics change.",
+        Range(10_000),
+        "ms",
+    ),
     Option(
         "group.consumer.assignors",
         LIST,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from trimtab.config.broker import BROKER
 from trimtab.config.options import (
@@ -28,6 +28,49 @@ from trimtab.errors import UsageError
 _log = logging.getLogger(__name__)
 
 _MILLISECONDS = {"hours": 3_600_000, "minutes": 60_000}
+
+
+class _Bounded(NamedTuple):
+    """An option of consumer groups, and those of the brokers: its default, and its bounds."""
+
+    name: str
+    default: str
+    low: str
+    high: str
+
+    def bounds(self, broker: Mapping[str, Value]) -> tuple[int, int]:
+        return _number(broker[self.low]), _number(broker[self.high])
+
+    def check(self, kind: str, name: str, value: int, broker: Mapping[str, Value]) -> None:
+        low, high = self.bounds(broker)
+        if not low <= value <= high:
+            raise UsageError(
+                f"{kind} {name}={value}: must be between {self.low}={low} and {self.high}={high}"
+            )
+
+
+_HEARTBEAT = _Bounded(
+    "consumer.heartbeat.interval.ms",
+    "group.consumer.heartbeat.interval.ms",
+    "group.consumer.min.heartbeat.interval.ms",
+    "group.consumer.max.heartbeat.interval.ms",
+)
+_SESSION = _Bounded(
+    "consumer.session.timeout.ms",
+    "group.consumer.session.timeout.ms",
+    "group.consumer.min.session.timeout.ms",
+    "group.consumer.max.session.timeout.ms",
+)
+_BOUNDED = (
+    _Bounded(
+        "consumer.assignment.interval.ms",
+        "group.consumer.assignment.interval.ms",
+        "group.consumer.min.assignment.interval.ms",
+        "group.consumer.max.assignment.interval.ms",
+    ),
+    _HEARTBEAT,
+    _SESSION,
+)
 
 
 class Source(IntEnum):
@@ -88,6 +131,18 @@ class Settings(NamedTuple):
             found.insert(0, Setting(option.name, option.check(given[option.name]), Source.TOPIC))
         return found
 
+    def of_other(self, option: Option, given: Mapping[str, Value], source: Source) -> list[Setting]:
+        """All sources of the value of a group's or a subscription's option, the effective one
+        first.
+
+        Args:
+            source: of the given values.
+        """
+        found = self._of(option.synonyms) or [Setting(option.name, option.default, Source.DEFAULT)]
+        if option.name in given:
+            found.insert(0, Setting(option.name, given[option.name], source))
+        return found
+
     def _of(self, names: tuple[str, ...]) -> list[Setting]:
         defaults = {name: BROKER[name].default for name in names}
         return [
@@ -145,6 +200,66 @@ def check_topic(values: Mapping[str, Value]) -> None:
             f"topic min.compaction.lag.ms={shortest}: must be at most max.compaction.lag.ms, "
             f"which is {longest}"
         )
+
+
+def resolve_group(broker: Mapping[str, Value], given: Mapping[str, str]) -> dict[str, int]:
+    """The options of a consumer group with their effective values on a broker: those out of its
+    bounds count as the nearest within them. They may have been set before the bounds were.
+
+    Args:
+        broker: all of the broker's options (`resolve`).
+        given: the metadata's options for the group.
+    """
+    values = {}
+    for each in _BOUNDED:
+        low, high = each.bounds(broker)
+        value = _number(given.get(each.name, broker[each.default]))
+        values[each.name] = min(max(value, low), high)
+    return values
+
+
+def check_group(given: Mapping[str, Value], broker: Mapping[str, Value]) -> None:
+    """Check that the options of a group are within the brokers' bounds.
+
+    Args:
+        given: those that the group has.
+        broker: all of the brokers' options.
+
+    Raises:
+        UsageError: one is not, or a session is not longer than the time between heartbeats.
+    """
+    values = {each: _number(given.get(each.name, broker[each.default])) for each in _BOUNDED}
+    for each, value in values.items():
+        if each.name in given:
+            each.check("group", each.name, value, broker)
+    if _SESSION.name in given or _HEARTBEAT.name in given:
+        _check_session("group", _SESSION.name, values[_SESSION], values[_HEARTBEAT])
+
+
+def check_broker(values: Mapping[str, Value]) -> None:
+    """Check that all options of a broker, each valid by itself, do not contradict each other.
+
+    Raises:
+        UsageError: they do.
+    """
+    if not values["group.consumer.assignors"]:
+        raise UsageError("broker group.consumer.assignors=: name at least one, such as uniform")
+    for each in _BOUNDED:
+        each.check("broker", each.default, _number(values[each.default]), values)
+    session, heartbeat = _number(values[_SESSION.default]), _number(values[_HEARTBEAT.default])
+    _check_session("broker", _SESSION.default, session, heartbeat)
+
+
+def _check_session(kind: str, name: str, session: int, heartbeat: int) -> None:
+    if session <= heartbeat:
+        raise UsageError(
+            f"{kind} {name}={session}: must be more than the time between heartbeats, {heartbeat}"
+        )
+
+
+def _number(value: Value) -> int:
+    """A checked number, or its text in the metadata."""
+    return int(cast("int | str", value))
 
 
 def inherit(broker: Mapping[str, Value]) -> dict[str, Value]:

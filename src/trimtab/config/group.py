@@ -1,8 +1,9 @@
 """The options of groups (KIP-848, KIP-932, KIP-1071): Kafka's `GroupConfig`.
 
-The options of consumer groups take effect, but for `consumer.assignment.interval.ms`: assignments
-are computed at once. Those of share and streams groups are accepted, stored and described as in
-Kafka 4.3, and have no effect. The bounds are the defaults of Kafka's brokers.
+The options of consumer groups take effect; their defaults and bounds are options of the brokers
+(`resolve_group` and `check_group` in `effective.py`). Those of share and streams groups are
+accepted, stored and described as in Kafka 4.3, and have no effect; their bounds are the defaults of
+Kafka's brokers.
 """
 
 from __future__ import annotations
@@ -27,9 +28,6 @@ _RESET = Form(
 )
 
 
-_SERVED = ("consumer.heartbeat.interval.ms", "consumer.session.timeout.ms")
-
-
 def _option(
     name: str,
     kind: OptionType,
@@ -38,45 +36,38 @@ def _option(
     valid: Range | Form | tuple[str, ...] | None = None,
     unit: str = "",
 ) -> Option:
-    kip = {"consumer": "KIP-848", "share": "KIP-932", "streams": "KIP-1071"}[name.partition(".")[0]]
-    return Option(name, kind, default, doc, valid, unit, kip, honoured=name in _SERVED)
+    kip = {"share": "KIP-932", "streams": "KIP-1071"}[name.partition(".")[0]]
+    return Option(name, kind, default, doc, valid, unit, kip, honoured=False)
 
 
-def _of_every_group(kind: str) -> tuple[Option, ...]:
-    """The options that consumer, share and streams groups all have."""
+_INTERVAL = "Least time between two computations of the assignment."
+_HEARTBEAT = "How often a member sends a heartbeat."
+_SESSION = "A member that sends no heartbeat for this long leaves the group."
+
+
+def _served(name: str, default: int, doc: str, low: int, kip: str = "KIP-848") -> Option:
+    """An option of consumer groups, with the broker option that is its default."""
+    return Option(
+        f"consumer.{name}", INT, default, doc, Range(low), "ms", kip, (f"group.consumer.{name}",)
+    )
+
+
+def _unserved(kind: str) -> tuple[Option, ...]:
+    """The same options of groups that are not served."""
     return (
-        _option(
-            f"{kind}.assignment.interval.ms",
-            INT,
-            1000,
-            "Least time between two computations of the assignment.",
-            Range(0, 15_000),
-            "ms",
-        ),
-        _option(
-            f"{kind}.heartbeat.interval.ms",
-            INT,
-            5000,
-            "How often a member sends a heartbeat.",
-            Range(5000, 15_000),
-            "ms",
-        ),
-        _option(
-            f"{kind}.session.timeout.ms",
-            INT,
-            45_000,
-            "A member that sends no heartbeat for this long leaves the group.",
-            Range(45_000, 60_000),
-            "ms",
-        ),
+        _option(f"{kind}.assignment.interval.ms", INT, 1000, _INTERVAL, Range(0, 15_000), "ms"),
+        _option(f"{kind}.heartbeat.interval.ms", INT, 5000, _HEARTBEAT, Range(5000, 15_000), "ms"),
+        _option(f"{kind}.session.timeout.ms", INT, 45_000, _SESSION, Range(45_000, 60_000), "ms"),
     )
 
 
 GROUP = OptionTable(
     "group",
     (
-        *_of_every_group("consumer"),
-        *_of_every_group("share"),
+        _served("assignment.interval.ms", 1000, _INTERVAL, 0, "KIP-1263"),
+        _served("heartbeat.interval.ms", 5000, _HEARTBEAT, 1),
+        _served("session.timeout.ms", 45_000, _SESSION, 1),
+        *_unserved("share"),
         _option(
             "share.auto.offset.reset",
             STRING,
@@ -119,7 +110,7 @@ GROUP = OptionTable(
             True,
             "Whether a member may keep a record for longer.",
         ),
-        *_of_every_group("streams"),
+        *_unserved("streams"),
         _option(
             "streams.initial.rebalance.delay.ms",
             INT,

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import NamedTuple, NoReturn, TypeAlias
 
 from trimtab.config.broker import BROKER
-from trimtab.config.options import Value
+from trimtab.config.effective import check_broker
+from trimtab.config.options import Value, read
 from trimtab.errors import UsageError
 
 Address: TypeAlias = tuple[str, int]
@@ -41,7 +42,10 @@ OWN_OPTIONS = (
 """The options that identify a node: no two nodes of a cluster have the same values."""
 
 EMBEDDED: Mapping[str, Value] = {
+    "group.consumer.assignment.interval.ms": 0,
     "group.consumer.heartbeat.interval.ms": 500,
+    "group.consumer.min.heartbeat.interval.ms": 1,
+    "group.consumer.min.session.timeout.ms": 1,
     "group.initial.rebalance.delay.ms": 0,
 }
 """What an embedded cluster and `trimtab cluster up` set, unless it is given: tests do not wait."""
@@ -142,6 +146,7 @@ class _Reader:
             controller = self._find_controller()
         node_id = self._read_id()
         options = {**self._values, "node.id": node_id, "broker.id": node_id}
+        check_broker(read(BROKER, options))
         return Node(
             id=node_id,
             listen=(listener.host or ANY_HOST, listener.port),

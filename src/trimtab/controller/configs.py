@@ -25,6 +25,7 @@ from trimtab.config import (
     Option,
     OptionTable,
     Value,
+    check_group,
     check_topic,
     inherit,
     read_given,
@@ -242,9 +243,8 @@ class _Changes:
         self._image = image
         self._whole = whole
         self._nodes = {controller_id, *image.brokers}
-        self._inherited = inherit(
-            resolve(broker_config, image.configs(CONFIG_BROKER, _ALL_BROKERS), {})
-        )
+        self._broker = resolve(broker_config, image.configs(CONFIG_BROKER, _ALL_BROKERS), {})
+        self._inherited = inherit(self._broker)
         self.records: list[Any] = []
 
     def alter(
@@ -311,7 +311,7 @@ class _Changes:
             if kind == CONFIG_TOPIC:
                 self._check_topic(name, after)
             else:
-                _check_unserved(kind, name, after)
+                _check_group(kind, name, after, self._broker)
         table = _TABLES[kind]
         records: list[Any] = [
             ConfigRecord(resource_type=kind, resource_name=name, name=option, value=text)
@@ -398,8 +398,8 @@ class _Changes:
             )
 
 
-def _check_unserved(kind: int, name: str, after: Texts) -> None:
-    """Check the options of a group or of a client metrics subscription, which have no effect."""
+def _check_group(kind: int, name: str, after: Texts, broker: Mapping[str, Value]) -> None:
+    """Check the options of a group or of a client metrics subscription."""
     table = _TABLES[kind]
     if not name:
         what = (
@@ -417,6 +417,7 @@ def _check_unserved(kind: int, name: str, after: Texts) -> None:
             )
     try:
         values = read_given(table, after)
+        check_group(values, broker)
     except UsageError as error:
         raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from error
     _warn(table, f"{table.kind.replace(' ', '_')}={name!r:.100}", values)

@@ -5,6 +5,10 @@
 A member has the partitions that it had and keeps, until it says that it has let go of the others;
 only then a member that is to have those gets them. So no partition has two owners.
 
+The target is computed at most once in an interval (KIP-1263), by the first request of a member that
+comes when it may be. Until then it lags: who joins has nothing, and nobody keeps partitions of
+topics to which it does not subscribe any more.
+
 `recorded_group.py` has the state that these decisions change, record by record.
 
 Source: Kafka's `ConsumerGroup`, `CurrentAssignmentBuilder` and `GroupMetadataManager`; KIP-1101
@@ -69,6 +73,7 @@ class ConsumerRules(NamedTuple):
     Attributes:
         session_s: a member that sends no heartbeat for so long is removed.
         heartbeat_ms: how often members are asked to send one.
+        assignment_ms: least time between two computations of the target.
         max_size: of members.
         upgrades: whether a classic group becomes a consumer group while it has members.
         downgrades: whether a consumer group becomes a classic group while it has members.
@@ -77,6 +82,7 @@ class ConsumerRules(NamedTuple):
 
     session_s: float
     heartbeat_ms: int
+    assignment_ms: int
     max_size: int
     upgrades: bool
     downgrades: bool
@@ -173,7 +179,7 @@ class ConsumerGroup(RecordedGroup):
         has_changed = self._update_metadata(member, metadata) or self._knows_first_rates()
         member = self.members[member.id]
         self._update_epoch(now, has_changed)
-        if self.epoch > self.assignment_epoch:
+        if self.next_epoch(now, rules) > self.assignment_epoch:
             self._assign(now, rules)
         self._reconcile(now, member, received, owned)
         return member
@@ -362,6 +368,12 @@ class ConsumerGroup(RecordedGroup):
 
     # Assignments
 
+    def next_epoch(self, now: Now, rules: ConsumerRules) -> int:
+        """The epoch of the target that a member gets now: the group's, unless the last target was
+        computed too short a time ago. A clock that is set back does not make it wait longer."""
+        is_early = 0 <= now.ms - self.assigned_ms < rules.assignment_ms
+        return self.assignment_epoch if self.assigned_ms and is_early else self.epoch
+
     def _assign(self, now: Now, rules: ConsumerRules) -> None:
         """Compute the target of this group epoch, and write what differs from the last."""
         ids: dict[str, bytes] = {}
@@ -425,14 +437,14 @@ class ConsumerGroup(RecordedGroup):
             received: the epoch that the member has sent.
             owned: what it says to have; None: as before.
         """
-        if self._is_reconciled(member):
+        if self._is_reconciled(member) and self.epoch == self.assignment_epoch:
             return
         epoch = member.epoch
         if member.state is MemberState.UNREVOKED_PARTITIONS:
             if owned is None or not owned.isdisjoint(member.revoking):
                 return
-            epoch += 1
-        target = self.targets.get(member.id, frozenset())
+            epoch = min(epoch + 1, self.assignment_epoch)
+        target = self._find_target(member)
         kept = {key: since for key, since in member.assigned.items() if key in target}
         leaving = {key: since for key, since in member.assigned.items() if key not in target}
         if leaving and (owned is None or not owned.isdisjoint(leaving)):
@@ -454,6 +466,15 @@ class ConsumerGroup(RecordedGroup):
             self.expect(member, now)
         else:
             member.act_by = float("inf")
+
+    def _find_target(self, member: ConsumerMember) -> frozenset[PartitionKey]:
+        """What a member is to have. A target that lags may have topics that the member left."""
+        target = self.targets.get(member.id, frozenset())
+        if self.epoch == self.assignment_epoch:
+            return target
+        topics = (self._topics.find(name) for name in self._topics_of(member))
+        ids = {topic.id for topic in topics if topic is not None}
+        return frozenset(key for key in target if key[0] in ids)
 
     # Leaving
 

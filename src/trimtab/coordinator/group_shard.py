@@ -329,7 +329,7 @@ class GroupShard:
         self._append(GroupMetadataKey(group=classic.id), None)
         self._consumer_groups[classic.id] = consumers
         if classic.generation or members:
-            consumers.install(classic.generation, members, now)
+            consumers.install(classic.generation, members)
             consumers.resume(now, rules)
         return consumers
 

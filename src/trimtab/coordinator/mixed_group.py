@@ -161,7 +161,7 @@ class MixedGroup:
                 request.protocol_name not in (None, name)
             ):
                 code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-            elif self._is_behind(member):
+            elif self._is_behind(member, now):
                 self._ask_to_join(member, now)
                 code = ErrorCode.REBALANCE_IN_PROGRESS
         if code is not ErrorCode.NONE or member is None:
@@ -183,7 +183,7 @@ class MixedGroup:
         if code is ErrorCode.NONE and member is not None:
             self._group.give_time(member, now, self._rules)
             if (
-                member.epoch < self._group.epoch
+                member.epoch < self._group.next_epoch(now, self._rules)
                 or member.state is MemberState.UNREVOKED_PARTITIONS
                 or self._group.may_have_more(member)
             ):
@@ -204,11 +204,11 @@ class MixedGroup:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE if generation == member.epoch else ErrorCode.ILLEGAL_GENERATION
 
-    def _is_behind(self, member: ConsumerMember) -> bool:
+    def _is_behind(self, member: ConsumerMember, now: Now) -> bool:
         """Whether it must join again before it may synchronize. One that must let go of partitions
         has joined, and learns from the assignment of which."""
         return (
-            member.epoch < self._group.epoch
+            member.epoch < self._group.next_epoch(now, self._rules)
             and member.state is not MemberState.UNREVOKED_PARTITIONS
         )
 

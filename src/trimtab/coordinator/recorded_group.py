@@ -20,7 +20,6 @@ from trimtab.coordinator.consumer_member import (
     read_partitions,
     write_partitions,
 )
-from trimtab.coordinator.effects import Now
 from trimtab.coordinator.topics import PartitionKey
 from trimtab.wire.messages.consumer_group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -51,7 +50,7 @@ class GroupState(StrEnum):
 class _Before(NamedTuple):
     """A group at the begin of a decision: all of it that has changed since then."""
 
-    epochs: tuple[int, int, int]
+    epochs: tuple[int, int, int, int]
     seen_topics: object
     members: dict[str, tuple[ConsumerMember | None, frozenset[PartitionKey] | None]]
     matched: dict[str, tuple[str, ...] | None]
@@ -67,6 +66,7 @@ class RecordedGroup:
         epoch: rises when members or topics change, so that the target is computed again.
         metadata_hash: of the topics that the members subscribe to.
         assignment_epoch: the group epoch for which the target was computed.
+        assigned_ms: when it was computed, wall time; 0: unknown.
         targets: the partitions that each member is to have.
         owners: who has each partition, or must still let go of it.
     """
@@ -76,6 +76,7 @@ class RecordedGroup:
         self.epoch = 0
         self.metadata_hash = 0
         self.assignment_epoch = 0
+        self.assigned_ms = 0
         self.members: dict[str, ConsumerMember] = {}
         self.targets: dict[str, frozenset[PartitionKey]] = {}
         self.owners: dict[PartitionKey, str] = {}
@@ -164,10 +165,10 @@ class RecordedGroup:
         self,
         epoch: int,
         members: Mapping[str, tuple[ConsumerGroupMemberMetadataValue, frozenset[PartitionKey]]],
-        now: Now,
     ) -> None:
         """Write a group whose members have these partitions, for its first time. Its target is
-        computed again by the next heartbeat, because no topics are known to it."""
+        computed again by the next heartbeat, because no topics are known to it, nor a time at which
+        it was computed."""
         for member_id, (metadata, keys) in members.items():
             self._append(
                 ConsumerGroupMemberMetadataKey(group_id=self.id, member_id=member_id), metadata
@@ -178,9 +179,7 @@ class RecordedGroup:
         )
         self._append(
             ConsumerGroupTargetAssignmentMetadataKey(group_id=self.id),
-            ConsumerGroupTargetAssignmentMetadataValue(
-                assignment_epoch=epoch, assignment_timestamp=now.ms
-            ),
+            ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch),
         )
         for member_id, (_, keys) in members.items():
             self._write_assignment(
@@ -215,7 +214,7 @@ class RecordedGroup:
 
     def begin(self) -> None:
         """Begin a decision, which `end` ends and `take_back` undoes."""
-        epochs = (self.epoch, self.metadata_hash, self.assignment_epoch)
+        epochs = (self.epoch, self.metadata_hash, self.assignment_epoch, self.assigned_ms)
         self._before = _Before(epochs, self._seen_topics, {}, {})
 
     def end(self) -> None:
@@ -227,7 +226,7 @@ class RecordedGroup:
         before = self._before
         assert before is not None
         self._before = None
-        self.epoch, self.metadata_hash, self.assignment_epoch = before.epochs
+        self.epoch, self.metadata_hash, self.assignment_epoch, self.assigned_ms = before.epochs
         self._seen_topics = before.seen_topics
         for member_id in before.members:
             self._replay_member(member_id, None)
@@ -264,6 +263,7 @@ class RecordedGroup:
             self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
         elif isinstance(key, ConsumerGroupTargetAssignmentMetadataKey):
             self.assignment_epoch = 0 if value is None else value.assignment_epoch
+            self.assigned_ms = 0 if value is None else value.assignment_timestamp
         elif isinstance(key, ConsumerGroupRegularExpressionKey):
             if value is None:
                 self._matched.pop(key.regular_expression, None)

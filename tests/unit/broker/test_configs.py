@@ -191,6 +191,18 @@ def test_options_of_groups_and_client_metrics(
     assert values(describe(broker, kind, "other", option)) == {option: (default, 5)}
 
 
+def test_a_group_shows_the_brokers_value(broker: Any) -> None:
+    option = "group.consumer.assignment.interval.ms"
+    broker.image.replay(
+        ConfigRecord(resource_type=CONFIG_BROKER, resource_name="", name=option, value="7")
+    )
+    name = "consumer.assignment.interval.ms"
+    (entry,) = describe(broker, CONFIG_GROUP, "it", name, include_synonyms=True).configs
+    assert (entry.value, entry.config_source) == ("7", 3)
+    assert [(each.name, each.value) for each in entry.synonyms] == [(option, "7"), (option, "1000")]
+    assert "no effect" not in (entry.documentation or "")
+
+
 def test_all_options_of_a_topic_and_of_a_broker_are_shown(broker: Any) -> None:
     assert len(values(describe(broker, CONFIG_TOPIC, "t"))) == len(TOPIC)
     assert len(values(describe(broker, CONFIG_BROKER, "1"))) == len(BROKER)

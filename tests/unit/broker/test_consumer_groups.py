@@ -179,6 +179,19 @@ def test_a_group_has_options_of_its_own(lab: Any) -> None:
     lab.run(scenario, config=QUICK)
 
 
+@pytest.mark.kip(1263)
+def test_an_assignment_waits_for_the_interval_of_the_brokers(lab: Any) -> None:
+    async def scenario() -> None:
+        await find(lab)
+        client = lab.connect()
+        assert (await beat(client)).member_epoch == 2
+        assert (await beat(client, member="n")).member_epoch == 2
+        await asyncio.sleep(1)
+        assert (await beat(client, 2, "n")).member_epoch == 3
+
+    lab.run(scenario, config={"offsets.topic.num.partitions": 1})
+
+
 def test_the_next_coordinator_knows_the_members(lab: Any) -> None:
     async def scenario() -> None:
         topic_id = await lab.create_topic("t", partitions=4, replicas=3)

@@ -36,7 +36,11 @@ from trimtab.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestA
 
 NO_TOPICS = b"\0\0\0\0\0\0\xff\xff\xff\xff"
 """A subscription of a consumer to nothing."""
-QUICK = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 4}
+QUICK = {
+    "group.consumer.assignment.interval.ms": 0,
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 4,
+}
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,7 @@ def test_options_of_all_nodes_are_checked_before_any_starts() -> None:
         ("num.partitions=x", "must be a whole number"),
         ("node.id=1", "node.id differs from broker to broker"),
         ("listeners=PLAINTEXT://:1", "listeners differs from broker to broker"),
+        ("group.consumer.session.timeout.ms=70000", "max.session.timeout.ms=60000"),
     ):
         with pytest.raises(UsageError, match=reason):
             read_config([word])

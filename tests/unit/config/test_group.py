@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from trimtab.config import write
+from trimtab.config import BROKER, Value, check_broker, check_group, read, resolve_group, write
 from trimtab.config.group import GROUP
 from trimtab.errors import UsageError
 
 NUMBERS = {
-    "consumer.assignment.interval.ms": (1000, 0, 15_000),
-    "consumer.heartbeat.interval.ms": (5000, 5000, 15_000),
-    "consumer.session.timeout.ms": (45_000, 45_000, 60_000),
+    "consumer.assignment.interval.ms": (1000, 0, 2**31 - 1),
+    "consumer.heartbeat.interval.ms": (5000, 1, 2**31 - 1),
+    "consumer.session.timeout.ms": (45_000, 1, 2**31 - 1),
     "share.assignment.interval.ms": (1000, 0, 15_000),
     "share.delivery.count.limit": (5, 2, 10),
     "share.heartbeat.interval.ms": (5000, 5000, 15_000),
@@ -66,3 +66,63 @@ def test_where_a_share_group_begins(text: str, fits: bool) -> None:
     else:
         with pytest.raises(UsageError, match=r"by_duration:PnDTnHnMn\.nS"):
             option.check(text)
+
+
+def broker(**given: Value) -> dict[str, Value]:
+    """All options of a broker; those of consumer groups are given without `group.consumer.`."""
+    return read(BROKER, {f"group_consumer_{name}": value for name, value in given.items()})
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        ("assignment.interval.ms", 0, 15_000),
+        ("heartbeat.interval.ms", 5000, 15_000),
+        ("session.timeout.ms", 45_000, 60_000),
+    ],
+)
+def test_the_brokers_have_bounds(name: str, low: int, high: int) -> None:
+    option, options = f"consumer.{name}", broker()
+    for good in (low, high):
+        check_group({option: good}, options)
+        assert resolve_group(options, {option: str(good)})[option] == good
+    for bad, nearest in ((low - 1, low), (high + 1, high)):
+        with pytest.raises(UsageError, match=f"{option}={bad}: must be between group.consumer.min"):
+            check_group({option: bad}, options)
+        assert resolve_group(options, {option: str(bad)})[option] == nearest
+
+
+def test_a_group_has_the_brokers_values_unless_it_has_its_own() -> None:
+    options = broker(assignment_interval_ms=7, heartbeat_interval_ms=9000)
+    assert resolve_group(options, {"consumer.heartbeat.interval.ms": "8000"}) == {
+        "consumer.assignment.interval.ms": 7,
+        "consumer.heartbeat.interval.ms": 8000,
+        "consumer.session.timeout.ms": 45_000,
+    }
+
+
+def test_a_session_is_longer_than_the_time_between_heartbeats() -> None:
+    options = broker(min_session_timeout_ms=1)
+    check_group({"consumer.session.timeout.ms": 5001}, options)
+    with pytest.raises(UsageError, match=r"group consumer\.session\.timeout\.ms=5000"):
+        check_group({"consumer.session.timeout.ms": 5000}, options)
+    with pytest.raises(UsageError, match=r"group\.consumer\.session\.timeout\.ms=5000"):
+        check_broker({**options, "group.consumer.session.timeout.ms": 5000})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            {"heartbeat_interval_ms": 100},
+            "broker group.consumer.heartbeat.interval.ms=100: must be",
+        ),
+        ({"session_timeout_ms": 90_000}, "group.consumer.max.session.timeout.ms=60000"),
+        ({"min_assignment_interval_ms": 16_000}, "assignment.interval.ms=1000: must be between"),
+        ({"assignors": ()}, "group.consumer.assignors"),
+    ],
+)
+def test_a_broker_whose_options_contradict_each_other(given: dict[str, Value], says: str) -> None:
+    check_broker(broker())
+    with pytest.raises(UsageError, match=says):
+        check_broker(broker(**given))

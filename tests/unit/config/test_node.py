@@ -101,6 +101,13 @@ def test_without_listeners_a_node_listens_on_loopback() -> None:
     assert controller("")[:5] == (3000, ("127.0.0.1", 9093), None, None, None)
 
 
+def test_options_that_contradict_each_other_are_refused() -> None:
+    rare = "group.consumer.heartbeat.interval.ms=100\n"
+    with pytest.raises(UsageError, match=r"group\.consumer\.min\.heartbeat\.interval\.ms=5000"):
+        broker(LEAST + rare)
+    broker(f"{LEAST}{rare}group.consumer.min.heartbeat.interval.ms=100\n")
+
+
 def test_voters_name_the_controller_too() -> None:
     voters = "controller.quorum.voters=7@c:9093\n"
     assert broker(f"node.id=0\n{voters}").controller == ("c", 9093)

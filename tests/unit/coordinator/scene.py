@@ -96,7 +96,7 @@ class Scene:
     def __init__(self, initial_delay_s: float = 0.0, max_size: int = 100) -> None:
         self.rules = Rules(6.0, 1800.0, initial_delay_s, max_size)
         self.consumer_rules = ConsumerRules(
-            10.0, 500, max_size, True, True, ("uniform", "range", "load")
+            10.0, 500, 0, max_size, True, True, ("uniform", "range", "load")
         )
         self.topics = FixedTopics()
         self.max_batch = 1_048_588

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trimtab.coordinator.consumer_member import describe_nobody
-from trimtab.coordinator.effects import Caller, Now
+from trimtab.coordinator.effects import Caller
 from trimtab.coordinator.recorded_group import GroupState, RecordedGroup
 from trimtab.coordinator.topics import PartitionKey
 from trimtab.wire.messages.consumer_group_records import (
@@ -17,6 +17,8 @@ from trimtab.wire.messages.consumer_group_records import (
     ConsumerGroupMetadataValue,
     ConsumerGroupRegularExpressionKey,
     ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
 )
 
 TOPIC = bytes(16)
@@ -50,7 +52,7 @@ def member(instance_id: str) -> ConsumerGroupMemberMetadataValue:
 def pictured(group: RecordedGroup) -> Any:
     """All that a group says of itself."""
     return (
-        (group.state, group.epoch, group.metadata_hash, group.assignment_epoch),
+        (group.state, group.epoch, group.metadata_hash, group.assignment_epoch, group.assigned_ms),
         {each.id: (each.epoch, each.assigned, each.revoking) for each in group.members.values()},
         dict(group.targets),
         dict(group.owners),
@@ -62,7 +64,7 @@ def pictured(group: RecordedGroup) -> Any:
 @pytest.fixture
 def log() -> Log:
     log = Log()
-    log.group.install(7, {id: (member(id.upper()), SHARES[id]) for id in SHARES}, Now(0.0, 0))
+    log.group.install(7, {id: (member(id.upper()), SHARES[id]) for id in SHARES})
     return log
 
 
@@ -85,10 +87,17 @@ def raise_epoch(log: Log) -> None:
     )
 
 
+def assign_again(log: Log) -> None:
+    log.append(
+        ConsumerGroupTargetAssignmentMetadataKey(group_id="readers"),
+        ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=7, assignment_timestamp=12),
+    )
+
+
 def match_a_pattern(log: Log) -> None:
     value = member("A")
     value.subscribed_topic_regex = "fl.*"
-    log.group.install(9, {"a": (value, frozenset({(TOPIC, 1)}))}, Now(0.0, 0))
+    log.group.install(9, {"a": (value, frozenset({(TOPIC, 1)}))})
     log.append(
         ConsumerGroupRegularExpressionKey(group_id="readers", regular_expression="fl.*"),
         ConsumerGroupRegularExpressionValue(topics=["flaps"], version=0, timestamp=0),
@@ -96,7 +105,9 @@ def match_a_pattern(log: Log) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [raise_epoch, match_a_pattern, lambda log: log.group.delete()], ids=str
+    "change",
+    [raise_epoch, assign_again, match_a_pattern, lambda log: log.group.delete()],
+    ids=str,
 )
 def test_what_a_decision_changed_is_taken_back(log: Log, change: Callable[[Log], None]) -> None:
     before = pictured(log.group)

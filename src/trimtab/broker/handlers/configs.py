@@ -194,24 +194,12 @@ class _Description:
         ]
 
     def _unserved(self, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
-        table, source, _ = _UNSERVED[resource.resource_type]
-        given = read_given(
-            table, self._view.image.configs(resource.resource_type, resource.resource_name)
-        )
+        kind = resource.resource_type
+        table, source, _ = _UNSERVED[kind]
+        given = read_given(table, self._view.image.configs(kind, resource.resource_name))
+        found = {option.name: self._settings.of_other(option, given, source) for option in table}
         return [
-            self._entry(
-                option,
-                given.get(option.name, option.default),
-                [
-                    Setting(option.name, value, place)
-                    for value, place in (
-                        (given.get(option.name), source),
-                        (option.default, Source.DEFAULT),
-                    )
-                    if value is not None
-                ],
-                False,
-            )
+            self._entry(option, found[option.name][0].value, found[option.name], False)
             for option in _wanted(table, resource)
         ]
 

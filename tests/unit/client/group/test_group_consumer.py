@@ -20,6 +20,7 @@ __all__ = ["lab"]
 QUICK = {
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 4,
+    "group.consumer.assignment.interval.ms": 0,
     "group.consumer.heartbeat.interval.ms": 1000,
 }
 PROTOCOLS = [
