@@ -25,6 +25,9 @@ GROUP_OPTIONS: Final[dict[str, Any]] = {
     "offsets.topic.replication.factor": 3,
     "offsets.topic.segment.bytes": 4_000,
     "group.min.session.timeout.ms": 1_000,
+    "group.consumer.min.session.timeout.ms": 1_000,
+    "group.consumer.min.heartbeat.interval.ms": 500,
+    "group.consumer.assignment.interval.ms": 500,
     "group.consumer.session.timeout.ms": 4_000,
     "group.consumer.heartbeat.interval.ms": 1_000,
 }
