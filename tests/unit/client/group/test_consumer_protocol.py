@@ -5,17 +5,27 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.unit.broker.conftest import Lab, lab
 from tests.unit.client.group.test_group_consumer import QUICK, consumer, fill, partitions, read
 from trimtab import SubscriptionPattern
+from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.group import consumer_protocol
 from trimtab.client.group.consumer_protocol import ConsumerMember
+from trimtab.client.group.handover import Handover
+from trimtab.client.group.membership import MemberOptions
 from trimtab.errors import BrokerError, ErrorCode, UsageError
-from trimtab.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from trimtab.sim.world import World
+from trimtab.wire.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
 
 __all__ = ["lab"]
 
@@ -209,3 +219,57 @@ def test_an_expression_of_the_coordinator_needs_its_protocol(lab: Lab) -> None:
 def test_an_expression_of_the_coordinator_is_text(pattern: Any) -> None:
     with pytest.raises(UsageError, match="SubscriptionPattern"):
         SubscriptionPattern(pattern)
+
+
+@pytest.mark.kip(516)
+async def test_partitions_of_a_topic_with_another_id_are_other_ones(world: World) -> None:
+    """Also if the coordinator replaces them in one step, and the client knows both ids."""
+    old, new = b"o" * 16, b"n" * 16
+    names = {old: "t", new: "t"}
+    changes: list[tuple[str, int]] = []
+    handover = Handover()
+
+    def carry_out() -> None:
+        assert handover.change is not None
+        changes.append((handover.change.kind.value, len(handover.change.partitions)))
+        asyncio.get_running_loop().call_soon(handover.carried_out)
+
+    handover.on_due = carry_out
+    owned: list[Any] = []
+    over = asyncio.get_running_loop().create_future()
+
+    async def answer(_: Any, make: Any, judge: Any) -> ConsumerGroupHeartbeatResponse:
+        request = make(1)
+        if request.topic_partitions is not None:
+            owned.append([each.topic_id for each in request.topic_partitions])
+        if len(owned) == 4:
+            over.set_result(None)
+        replaced = TopicPartitions(topic_id=new if len(owned) > 1 else old, partitions=[0])
+        return ConsumerGroupHeartbeatResponse(
+            error_code=0,
+            throttle_time_ms=0,
+            member_epoch=1,
+            heartbeat_interval_ms=5000,
+            assignment=Assignment(topic_partitions=[replaced]),
+        )
+
+    metadata = SimpleNamespace(
+        on_update=lambda _: None,
+        add=lambda _: None,
+        views=lambda: [SimpleNamespace(topic_id=id, name=name) for id, name in names.items()],
+    )
+    member = ConsumerMember(
+        cast(Any, SimpleNamespace(ask=answer)),
+        cast(Any, metadata),
+        handover,
+        MemberOptions("g", None, 45, 3, 300, None, None),
+        ConsumerMetrics(lambda: 0.0, 30, 2),
+    )
+    member.subscribe(frozenset(["t"]))
+    running = asyncio.ensure_future(member.run())
+    async with asyncio.timeout(60):
+        await over
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert changes == [("lost", 0), ("assigned", 1), ("revoked", 1), ("assigned", 1)]
+    assert owned == [[], [old], [], [new]]
