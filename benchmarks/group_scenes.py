@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import signal
 import subprocess
@@ -167,6 +168,7 @@ class Member:
             threading.Thread(target=each, daemon=True) for each in (self._listen, self._complain)
         ]
         self._said: list[str] = []
+        self._ended_at: float | None = None
         for thread in self._threads:
             thread.start()
 
@@ -194,6 +196,7 @@ class Member:
                 continue
             with self._account.lock:
                 self._note(event)
+        self._ended_at = time.monotonic()
 
     def _note(self, event: dict[str, Any]) -> None:
         """Take over an event of ours, or of Java's VerifiableConsumer."""
@@ -228,6 +231,10 @@ class Member:
         """Whether it has ended although nobody has stopped it."""
         return not self._stops and self._process.poll() is not None
 
+    def has_ended_for(self, seconds: float) -> bool:
+        """Whether its end is so long ago."""
+        return self._ended_at is not None and time.monotonic() >= self._ended_at + seconds
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Have it leave, or kill it."""
         self._stops = True
@@ -249,6 +256,27 @@ class Member:
         return " | ".join(each.strip() for each in self._said[-_SHOWN:])
 
 
+class Idle(NamedTuple):
+    """A static member that has left, or was killed, and returns as another process.
+
+    It returns when the old process has ended: while both run, the coordinator fences one of them
+    (FENCED_INSTANCE_ID). In the consumer protocol one that could not say that it leaves, since it
+    or the coordinator was killed, returns when its session is over: until then the coordinator
+    refuses its successor (UNRELEASED_INSTANCE_ID). Both errors are fatal to clients.
+    """
+
+    member: Member
+    left_at: float
+    was_killed: bool
+    pause_s: float
+
+    def may_return(self, coordinator_killed_at: float) -> bool:
+        """Whether its successor may start."""
+        is_unsaid = self.was_killed or coordinator_killed_at > self.left_at - SESSION_S
+        holds = self.member.kind.protocol == "consumer" and is_unsaid
+        return self.member.has_ended_for(1.5 * SESSION_S if holds else self.pause_s)
+
+
 class Run:
     """One scene."""
 
@@ -263,8 +291,8 @@ class Run:
         self._members: list[Member] = []
         self._ended: list[Member] = []
         self._instances = iter(range(10**6))
-        self._idle: list[tuple[float, str]] = []
-        """Static members that have left for now, and when they return."""
+        self._idle: list[Idle] = []
+        self._killed_at = -math.inf
         self.kills = 0
         self.joins = 0
 
@@ -333,11 +361,11 @@ class Run:
 
     def _change(self, kinds: tuple[Kind, ...]) -> None:
         random = self._random
-        now = time.monotonic()
-        for due, instance in [each for each in self._idle if each[0] <= now]:
-            self._idle.remove((due, instance))
-            self._add(random.choice(kinds), instance)
-            return
+        for idle in self._idle:
+            if idle.may_return(self._killed_at):
+                self._idle.remove(idle)
+                self._add(random.choice(kinds), idle.member.instance)
+                return
         old = [each for each in self._members if each.kind not in kinds]
         if old or len(self._members) >= _MOST_MEMBERS:
             self._remove(random.choice(old or self._members))
@@ -356,17 +384,13 @@ class Run:
         )
 
     def _remove(self, member: Member) -> None:
-        """A member leaves or is killed; a static one returns within its session, or later.
-
-        In the consumer protocol one that was killed returns later: as long as its session lasts,
-        the coordinator refuses its successor (UNRELEASED_INSTANCE_ID), which is fatal to clients.
-        """
+        """A member leaves or is killed; a static one returns within its session, or later."""
         random = self._random
         number = random.choice((signal.SIGTERM, signal.SIGTERM, signal.SIGKILL))
         if member.instance is not None:
-            must_wait = number is signal.SIGKILL and member.kind.protocol == "consumer"
-            sessions = 1.5 if must_wait else random.choice((0.5, 1.5))
-            self._idle.append((time.monotonic() + sessions * SESSION_S, member.instance))
+            pause_s = random.choice((0.5, 1.5)) * SESSION_S
+            is_killed = number is signal.SIGKILL
+            self._idle.append(Idle(member, time.monotonic(), is_killed, pause_s))
         member.stop(number)
         self._take(member)
         if not self._members:
@@ -386,6 +410,7 @@ class Run:
         leader = leaders[group_partition(self._group, len(leaders))]
         pid = nodes_of(self._cluster.supervisor_pid).get(f"broker-{leader}")
         if pid is not None:
+            self._killed_at = time.monotonic()
             os.kill(pid, signal.SIGKILL)
 
     def _observe(self, admin: Admin) -> None:

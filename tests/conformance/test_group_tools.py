@@ -8,6 +8,7 @@ a hash table. Neither are messages of errors.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -305,10 +306,24 @@ def test_consumers_print_alike(servers: str, capfd: pytest.CaptureFixture[str]) 
         assert len(ours[1].splitlines()) == 30
 
 
+@pytest.mark.parametrize("regex", ["load-[0-9]+|flights", "fo(?=o)", "a[", "(", "[[:alpha:]]{2}"])
+def test_expressions_are_judged_alike(regex: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """The reasons differ."""
+    assert main(["groups", "--validate-regex", regex]) == 0
+    ours = capfd.readouterr().out
+    theirs = call_java(TOOLS["groups"], "--validate-regex", regex, heap="128m")
+    assert theirs.returncode == 0
+    assert ours.partition("valid")[0] == theirs.stdout.partition("valid")[0]
+    assert ours.startswith(f"The regular expression `{regex}` is ")
+
+
 def test_consumers_are_measured_in_the_same_columns(
     servers: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--topic", TOPIC, "--num-records", "30", "--timeout", "20000")
+    words = (
+        *("--topic", TOPIC, "--num-records", "30", "--timeout", "20000"),
+        *("--print-metrics", "--date-format", "EEE d MMMM yyyy h:mm a XXX"),
+    )
     ours, theirs = (
         told[1].splitlines()
         for told in (
@@ -323,3 +338,8 @@ def test_consumers_are_measured_in_the_same_columns(
     assert [[len(cell.partition(".")[2]) for cell in row] for row in rows] == [
         [0, 0, 4, 4, 0, 4, 0, 0, 4, 4]
     ] * 2
+    form = r"\w{3} \d+ \w{3,9} \d{4} \d+:\d\d [AP]M (Z|[+-]\d\d:\d\d)"
+    assert all(re.fullmatch(form, cell) for row in rows for cell in row[:2])
+    assert ours[3].split() == theirs[3].split() == ["Metric", "Name", "Value"]
+    names = [{line.partition(":{")[0] for line in lines[4:]} for lines in (ours, theirs)]
+    assert names[0] - names[1] == {"consumer-metrics:requests-in-flight"}  # trimtab's own

@@ -70,3 +70,6 @@ class Admin(Face[AsyncAdmin]):
     delete_records = waits(AsyncAdmin.delete_records)
     elect_leaders = waits(AsyncAdmin.elect_leaders)
     cluster = waits(AsyncAdmin.cluster)
+    unregister_broker = waits(AsyncAdmin.unregister_broker)
+    describe_features = waits(AsyncAdmin.describe_features)
+    update_features = waits(AsyncAdmin.update_features)

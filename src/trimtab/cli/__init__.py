@@ -18,7 +18,7 @@ from trimtab.errors import KafkaError
 COMMANDS = {
     "cluster": (
         "trimtab.cli.cluster",
-        "run a cluster, a process for each node; show the id of one",
+        "run a cluster, a process for each node; show the id and the brokers of one",
     ),
     "broker": ("trimtab.cli.broker", "run one broker in this process"),
     "controller": ("trimtab.cli.controller", "run a cluster's controller in this process"),
@@ -28,6 +28,7 @@ COMMANDS = {
     ),
     "topics": ("trimtab.cli.topics", "list, create, describe, alter and delete topics"),
     "configs": ("trimtab.cli.configs", "show and change options of topics and brokers"),
+    "features": ("trimtab.cli.features", "show and change levels of features (KIP-584)"),
     "log-dirs": ("trimtab.cli.log_dirs", "show the replicas in brokers' log directories"),
     "produce": ("trimtab.cli.produce", "send each line of standard input as a record"),
     "consume": ("trimtab.cli.consume", "print the records of topics, also as a member of a group"),

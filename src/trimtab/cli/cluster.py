@@ -1,4 +1,4 @@
-"""Run a Kafka-protocol cluster, or show the id of one.
+"""Run a Kafka-protocol cluster; show the id and the brokers of one.
 
 `up` runs a process for each broker, and one for the controller. The brokers listen on consecutive
 ports of the loopback interface. When all of them answer, one line `ready HOST:PORT,HOST:PORT,…` is
@@ -19,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from trimtab.cli.options import (
+    RefusedOption,
     add_client_options,
     add_list_option,
-    read_client_options,
     read_pairs,
 )
 from trimtab.errors import Unavailable, UsageError
@@ -39,6 +39,8 @@ EXAMPLES = """\
                                  broker 0 answers every produce request 20 ms late, and one at
                                  a time for each connection, as in the tests of KIP-794
   trimtab cluster cluster-id --bootstrap-server localhost:9092
+  trimtab cluster list-endpoints --include-fenced-brokers
+  trimtab cluster unregister --id 2
 """
 
 _LOOPBACK = "127.0.0.1"
@@ -100,39 +102,55 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help="the controller serves Prometheus metrics at /metrics on this port (default: none)",
     )
-    _configure_id(verbs)
+    _configure_members(verbs)
 
 
-def _configure_id(verbs: argparse._SubParsersAction[Any]) -> None:
+def _configure_members(verbs: argparse._SubParsersAction[Any]) -> None:
+    """The verbs of kafka-cluster."""
     shown = verbs.add_parser(
         "cluster-id",
         help="print the id of a cluster",
         description="Print the id of a cluster, with the options of kafka-cluster.",
     )
-    shown.add_argument("--json", action="store_true", help="print a JSON object")
-    add_client_options(shown, files=["-c", "--config"], servers=["-b"])
+    listed = verbs.add_parser(
+        "list-endpoints",
+        help="list the brokers and their addresses",
+        description="List the brokers and their addresses, with the options of kafka-cluster.",
+    )
+    listed.add_argument(
+        "--include-fenced-brokers",
+        action="store_true",
+        help="also brokers that the controller has fenced, such as stopped ones",
+    )
+    removed = verbs.add_parser(
+        "unregister",
+        help="remove a stopped broker that will not come back",
+        description="Remove the registration of a stopped broker that will not come back, with the "
+        "options of kafka-cluster.\nA broker of trimtab's that runs registers again.",
+    )
+    removed.add_argument("--id", "-i", type=int, required=True, metavar="N", help="the broker's id")
+    for parser in (shown, listed, removed):
+        parser.add_argument("--json", action="store_true", help="print JSON objects, one a line")
+        parser.add_argument(
+            "--bootstrap-controller",
+            "-C",
+            action=RefusedOption,
+            why="trimtab's clients do not connect to controllers: use --bootstrap-server",
+        )
+        add_client_options(parser, files=["-c", "--config"], servers=["-b"])
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.verb == "cluster-id":
-        return print_id(arguments)
-    return run_cluster(arguments)
+    if arguments.verb == "up":
+        return run_cluster(arguments)
+    from trimtab.cli import membership
 
-
-def print_id(arguments: argparse.Namespace) -> int:
-    import json
-
-    from trimtab.cli.selection import connect_admin
-
-    with connect_admin(read_client_options(arguments)) as admin:
-        cluster_id = admin.cluster().cluster_id
-    if arguments.json:
-        print(json.dumps({"clusterId": cluster_id}))
-    elif cluster_id is None:
-        print("No cluster ID found. The Kafka version is probably too old.")
-    else:
-        print(f"Cluster ID: {cluster_id}")
-    return 0
+    actions = {
+        "cluster-id": membership.print_id,
+        "list-endpoints": membership.list_endpoints,
+        "unregister": membership.unregister,
+    }
+    return actions[arguments.verb](arguments)
 
 
 def run_cluster(arguments: argparse.Namespace) -> int:

@@ -11,12 +11,13 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterable
-from datetime import datetime
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trimtab.cli.consume import read_pattern
-from trimtab.cli.options import RefusedOption, add_client_options, positive, read_client_options
+from trimtab.cli.date_format import parse_date_format
+from trimtab.cli.metrics import describe_metrics, list_metrics, print_metrics
+from trimtab.cli.options import add_client_options, positive, read_client_options
 from trimtab.cli.reach import report_unreachable
 from trimtab.cli.stopping import Stop
 from trimtab.records import TopicPartition
@@ -32,6 +33,7 @@ EXAMPLES = """\
 """
 
 CLIENT_ID: Final = "perf-consumer-client"
+DATE_FORMAT: Final = "yyyy-MM-dd HH:mm:ss:SSS"
 POLL_MS: Final = 100
 _MEGABYTE: Final = 1024 * 1024
 
@@ -101,19 +103,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--hide-header", action="store_true", help="leave out the first line")
     parser.add_argument(
-        "--print-metrics",
-        action=RefusedOption,
-        why="trimtab's consumer has no metrics yet: leave it out",
+        "--print-metrics", action="store_true", help="print the consumer's metrics at the end"
     )
     parser.add_argument(
         "--date-format",
-        action=RefusedOption,
-        why="times are printed as yyyy-MM-dd HH:mm:ss:SSS, the default: leave it out",
+        type=parse_date_format,
+        default=DATE_FORMAT,
+        metavar="PATTERN",
+        help=f"the form of times, as for Java's SimpleDateFormat (default: {DATE_FORMAT})",
     )
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print a JSON object for each line, without a header",
+        help="print a JSON object for each line, without a header; another for the metrics",
     )
     add_client_options(parser, files=["--consumer.config"])
 
@@ -132,6 +134,11 @@ def run(arguments: argparse.Namespace) -> int:
         whole = read(consumer, arguments, clock, stop)
         if not is_detailed:
             print(json.dumps(whole.describe()) if is_json else whole, flush=True)
+        metrics = list_metrics(consumer.metrics(), options["client.id"])
+    if arguments.print_metrics and is_json:
+        print(json.dumps({"metrics": describe_metrics(metrics)}))
+    elif arguments.print_metrics:
+        print_metrics(metrics)
     if whole.records < arguments.num_records and not stop.code:
         print(
             f"WARNING: only {whole.records} of {arguments.num_records} records: none arrived for "
@@ -190,6 +197,7 @@ class Period(NamedTuple):
         bytes, records: in all, since the start.
         joining_ms: milliseconds of the period in which the consumer had no partitions.
         is_whole: whether it is the whole run.
+        write_time: the text of a time.
     """
 
     began: float
@@ -199,6 +207,7 @@ class Period(NamedTuple):
     records: int
     joining_ms: int
     is_whole: bool
+    write_time: Callable[[float], str]
 
     @property
     def rates(self) -> tuple[float, float]:
@@ -221,10 +230,10 @@ class Period(NamedTuple):
         return read[0] / _MEGABYTE * 1000 / elapsed_ms, read[1] * 1000 / elapsed_ms
 
     def __str__(self) -> str:
-        start = f"{write_time(self.began)}, {write_time(self.ended)}"
+        start = f"{self.write_time(self.began)}, {self.write_time(self.ended)}"
         (megabytes, records), (fetched, fetched_records) = self.rates, self.fetch_rates
         return (
-            f"{start if self.is_whole else f'{write_time(self.ended)}, 0'}, "
+            f"{start if self.is_whole else f'{self.write_time(self.ended)}, 0'}, "
             f"{self.bytes / _MEGABYTE:.4f}, {megabytes:.4f}, {self.records}, {records:.4f}, "
             f"{self.joining_ms}, {self.fetching_ms}, {fetched:.4f}, {fetched_records:.4f}"
         )
@@ -232,8 +241,8 @@ class Period(NamedTuple):
     def describe(self) -> dict[str, Any]:
         """For JSON."""
         return {
-            "start": write_time(self.began),
-            "end": write_time(self.ended),
+            "start": self.write_time(self.began),
+            "end": self.write_time(self.ended),
             "megabytes": self.bytes / _MEGABYTE,
             "megabytes_per_second": self.rates[0],
             "records": self.records,
@@ -250,7 +259,7 @@ def read(consumer: Consumer, arguments: argparse.Namespace, clock: JoinClock, st
     after having printed its parts with --show-detailed-stats."""
     wanted, patience_ms = arguments.num_records, arguments.timeout
     interval_ms = arguments.reporting_interval
-    reports = arguments.show_detailed_stats
+    reports, write_time = arguments.show_detailed_stats, arguments.date_format
     began, part_began = time.time(), time.time()
     arrived_ms = reported_ms = _now_ms()
     size = records = 0
@@ -270,17 +279,14 @@ def read(consumer: Consumer, arguments: argparse.Namespace, clock: JoinClock, st
             break
         if reports and now_ms - reported_ms >= interval_ms:
             joining_ms = round(clock.total_ms - joined_before)
-            period = Period(part_began, time.time(), before, size, records, joining_ms, False)
+            period = Period(
+                part_began, time.time(), before, size, records, joining_ms, False, write_time
+            )
             print(json.dumps(period.describe()) if arguments.json else period, flush=True)
             before, joined_before = (size, records), clock.total_ms
             part_began, reported_ms = time.time(), now_ms
-    return Period(began, time.time(), (0, 0), size, records, round(clock.total_ms), True)
-
-
-def write_time(seconds: float) -> str:
-    """As Java's `yyyy-MM-dd HH:mm:ss:SSS`, in local time."""
-    at = datetime.fromtimestamp(seconds)
-    return f"{at:%Y-%m-%d %H:%M:%S}:{at.microsecond // 1000:03}"
+    joining_ms = round(clock.total_ms)
+    return Period(began, time.time(), (0, 0), size, records, joining_ms, True, write_time)
 
 
 def _now_ms() -> float:

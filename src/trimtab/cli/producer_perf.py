@@ -16,7 +16,7 @@ import sys
 import time
 import uuid
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import partial
 from itertools import count, cycle
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trimtab.cli.failures import Failures
+from trimtab.cli.metrics import describe_metrics, list_metrics, print_metrics
 from trimtab.cli.options import add_client_options, positive, read_client_options
 from trimtab.cli.reach import report_unreachable
 from trimtab.errors import UsageError
@@ -181,7 +182,7 @@ def run(arguments: argparse.Namespace) -> int:
             result = {
                 "failed": failures.count,
                 **{"steady_state" if of.is_steady else "all": of.describe() for of in summaries},
-                **({"metrics": metrics} if arguments.print_metrics else {}),
+                **({"metrics": describe_metrics(metrics)} if arguments.print_metrics else {}),
             }
             print(json.dumps(result, indent=2))
         else:
@@ -509,40 +510,6 @@ def read_payloads(path: str, delimiter: str) -> Sequence[bytes]:
         raise UsageError(f"the payload file {path} is empty: it must hold at least one payload")
     print(f"Number of records read: {len(payloads)}")
     return payloads
-
-
-def list_metrics(metrics: Mapping[str, Mapping[str, Any]], client_id: str) -> dict[str, Any]:
-    """A producer's metrics by the names that Kafka's tools print: group, metric, tags.
-
-    In the groups of nodes and topics, the node or topic becomes a tag.
-    """
-    listed = {}
-    for group, entries in metrics.items():
-        tag = "node-id" if group == "producer-node-metrics" else "topic"
-        for name, value in entries.items():
-            if isinstance(value, Mapping):
-                tags = f"{{client-id={client_id}, {tag}={name}}}"
-                listed.update({f"{group}:{each}:{tags}": of for each, of in value.items()})
-            else:
-                listed[f"{group}:{name}:{{client-id={client_id}}}"] = value
-    return listed
-
-
-def print_metrics(listed: Mapping[str, Any]) -> None:
-    """One metric a line, aligned as Kafka's tools do."""
-    width = max(map(len, listed))
-    print(f"\n{'Metric Name':<{width}}   Value")
-    for name, value in sorted(listed.items()):
-        print(f"{name:<{width}} : {_word_value(value)}")
-
-
-def _word_value(value: object) -> str:
-    """A number as Java writes a double; any other value as text."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    if math.isfinite(value):
-        return f"{value:.3f}"
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _share(text: str) -> float:

@@ -35,6 +35,7 @@ SHIMS: Final[Mapping[str, str]] = {
     "kafka-config.sh": "configs",  # as KIP-578 prints it
     "kafka-log-dirs.sh": "log-dirs",
     "kafka-cluster.sh": "cluster",
+    "kafka-features.sh": "features",
     "kafka-reassign-partitions.sh": "reassign",
     "kafka-get-offsets.sh": "offsets",
     "kafka-consumer-groups.sh": "groups",

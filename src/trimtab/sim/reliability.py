@@ -2,6 +2,8 @@
 
     plan ─▶ cluster, topics ─▶ a minute of faults under load ─▶ heal ─▶ all in sync ─▶ read back
 
+The load are senders, readers of all partitions, and the members of a group, which come and go.
+
 The seed decides everything: the number of brokers and partitions, the senders and their options,
 and the faults and their times. The first error that a checker finds ends the run with a
 `Violation`.
@@ -15,11 +17,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from trimtab.broker.groups import GROUPS_TOPIC
 from trimtab.client.admin import AsyncAdmin
 from trimtab.records import TopicPartition
 from trimtab.sim.checkers import Checkers, Violation, find_unsettled
 from trimtab.sim.faults import FaultSchedule
-from trimtab.sim.topic_kinds import GUARDED, choose_kinds
+from trimtab.sim.group_checker import GroupChecker
+from trimtab.sim.members import GROUP_OPTIONS, GroupPlan, Member
+from trimtab.sim.topic_kinds import GROUPS, GUARDED, PLAIN, choose_kinds
 from trimtab.sim.virtual_cluster import VirtualCluster
 from trimtab.sim.workload import Reader, Sender, check_records, read_all
 from trimtab.sim.world import World
@@ -36,6 +41,8 @@ OPTIONS: Final[dict[str, Any]] = {
     "log.cleaner.backoff.ms": 3_000,
     "leader.imbalance.check.interval.seconds": 20,
     "metadata.log.max.record.bytes.between.snapshots": 20_000,
+    "min.insync.replicas": 2,
+    **GROUP_OPTIONS,
 }
 """Options of all nodes; intervals are shorter than by default, so that more happens in a minute."""
 
@@ -53,6 +60,7 @@ class Run(NamedTuple):
         virtual_s: its virtual duration, seconds.
         faults: injected faults by kind.
         acknowledged: records that the senders had acknowledged.
+        commits: commits of offsets that the members had acknowledged.
         checks: how often the checkers read a replica.
     """
 
@@ -60,6 +68,7 @@ class Run(NamedTuple):
     virtual_s: float
     faults: Counter[str]
     acknowledged: int
+    commits: int
     checks: int
     trace_hash: str
 
@@ -86,11 +95,14 @@ class Simulation:
         brokers = self._random.choice((3, 3, 4, 5))
         self.cluster: Final = VirtualCluster(self.world, brokers, OPTIONS)
         self.kinds: Final = choose_kinds(self._random)
-        self.checkers: Final = Checkers(self.cluster, self.kinds, keep_trace)
+        self._all_kinds: Final = {**self.kinds, GROUPS_TOPIC: GROUPS}
+        self.checkers: Final = Checkers(self.cluster, self._all_kinds, keep_trace)
         self._senders: list[Sender] = []
         self._readers: list[Reader] = []
+        self._members: list[Member] = []
         self._sending: list[asyncio.Task[None]] = []
         self._reading: list[asyncio.Task[None]] = []
+        self._consuming: list[asyncio.Task[None]] = []
         self.schedule: FaultSchedule | None = None
 
     def run(self) -> Run:
@@ -115,8 +127,10 @@ class Simulation:
         await self._until(self._find_down, SETTLE_S)
         partitions = await self._create_topics()
         self._start_clients(partitions)
-        clients = [each.host for each in self._senders] + [each.host for each in self._readers]
-        self.schedule = schedule = FaultSchedule(self.cluster, self.checkers, self.kinds, clients)
+        clients = [each.host for each in (*self._senders, *self._readers, *self._members)]
+        self.schedule = schedule = FaultSchedule(
+            self.cluster, self.checkers, self._all_kinds, clients
+        )
         faults = asyncio.get_running_loop().create_task(schedule.run(), name="faults")
         try:
             await self._elapse(self._random.uniform(20, 60), faults)
@@ -125,6 +139,8 @@ class Simulation:
         schedule.heal()
         await self._until(schedule.find_unserved, SETTLE_S)
         schedule.repair()
+        for member in self._members:
+            member.stay()
         for sender in self._senders:
             sender.stop()
         await self._until(
@@ -132,6 +148,7 @@ class Simulation:
         )
         await self._until(self._find_sending, SETTLE_S)
         await self._check_stored(partitions)
+        await self._check_group()
         for task in self._reading:
             task.cancel()
         await asyncio.wait(self._reading)
@@ -143,6 +160,7 @@ class Simulation:
             self.world.loop.time(),
             schedule.counts,
             sum(len(sender.ledger.acknowledged) for sender in self._senders),
+            self.group.commits,
             self.checkers.checks,
             self.world.trace_hash,
         )
@@ -192,6 +210,7 @@ class Simulation:
                 },
             )
         )
+        self._make_group(partitions)
         create_task = asyncio.get_running_loop().create_task
         for sender in self._senders:
             with self.world.network.at(sender.host):
@@ -199,6 +218,19 @@ class Simulation:
         for reader in self._readers:
             with self.world.network.at(reader.host):
                 self._reading.append(create_task(reader.run(), name=reader.host))
+        for member in self._members:
+            self._consuming.append(create_task(member.run(), name=member.host))
+
+    def _make_group(self, partitions: list[TopicPartition]) -> None:
+        random = self.world.random("group")
+        plan = GroupPlan.draw(random)
+        read = [each for each in partitions if each.topic in (GUARDED, PLAIN)]
+        topics = sorted({each.topic for each in read})
+        self.group = GroupChecker("group", read, self.checkers, len(plan.protocols) == 1)
+        self._members = [
+            Member(self.world, number, self.cluster.bootstrap_servers, topics, plan, self.group)
+            for number in range(random.choice((2, 3, 4)))
+        ]
 
     # Time
 
@@ -209,7 +241,7 @@ class Simulation:
         while (left_s := end_s - loop.time()) > 0:
             await asyncio.sleep(min(left_s, _CHECK_S))
             self._check()
-            for task in (*self._sending, *self._reading, *others):
+            for task in (*self._sending, *self._reading, *self._consuming, *others):
                 if task.done():
                     task.result()
 
@@ -240,6 +272,43 @@ class Simulation:
     def _find_sending(self) -> str:
         waiting = [task.get_name() for task in self._sending if not task.done()]
         return f"{waiting} have records without an outcome" if waiting else ""
+
+    def _ends(self) -> dict[TopicPartition, int]:
+        histories = {each: self.checkers.find_history(*each) for each in self.group.processed}
+        return {each: found.end_offset if found else 0 for each, found in histories.items()}
+
+    async def _check_group(self) -> None:
+        """The members read everything, and commit that; then they leave, and it stays so."""
+
+        def find_unfinished() -> str:
+            ends = self._ends()
+            finished = {str(each.membership): each.finished(ends) for each in self._members}
+            return self.group.find_unfinished(finished, ends)
+
+        def find_living() -> str:
+            return ", ".join(each.get_name() for each in self._consuming if not each.done())
+
+        bootstrap, random = self.cluster.bootstrap_servers, self.world.random("group admin")
+        with self.world.network.at("last"):
+            async with AsyncAdmin(bootstrap, random=random) as admin:
+                await self._until(find_unfinished, SETTLE_S)
+                deadline_s = self.world.loop.time() + SETTLE_S
+                while not await self._has_committed(admin, deadline_s):
+                    await self._elapse(0.5)
+                for member in self._members:
+                    member.stop()
+                await self._until(find_living, SETTLE_S)
+                await self._has_committed(admin, deadline_s=0)
+
+    async def _has_committed(self, admin: AsyncAdmin, deadline_s: float) -> bool:
+        """Whether the group's offsets are the ends of the partitions; after the deadline they
+        must be."""
+        found = await admin.list_group_offsets(self.group.name)
+        committed = {partition: each.offset for partition, each in found.items()}
+        behind = {each: end for each, end in self._ends().items() if committed.get(each, 0) != end}
+        if behind and self.world.loop.time() > deadline_s:
+            self.checkers.fail(f"the group has committed {committed}, the ends are {behind}")
+        return not behind
 
     def _start_of(self, partition: TopicPartition) -> int:
         history = self.checkers.find_history(*partition)

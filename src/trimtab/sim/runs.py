@@ -4,7 +4,7 @@
     --seed 7                                  one run; prints every line of its trace
 
 The last line of standard output is a JSON object: seeds, virtual_hours, faults, acknowledged,
-violations and failed_seeds. The exit status is 1 if there was a violation.
+commits, violations and failed_seeds. The exit status is 1 if there was a violation.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
                 "virtual_hours": round(sum(run.virtual_s for run in runs) / 3600, 3),
                 "faults": faults.total(),
                 "acknowledged": sum(run.acknowledged for run in runs),
+                "commits": sum(run.commits for run in runs),
                 "violations": len(failed),
                 "failed_seeds": failed,
                 "faults_by_kind": dict(faults.most_common()),

@@ -99,5 +99,8 @@ def choose_kinds(random: Random) -> dict[str, TopicKind]:
     return kinds
 
 
+GROUPS: Final = TopicKind(True, {}, compacts=True)
+"""The topic of the groups, which the first search for a coordinator creates."""
+
 TRANSIENT: Final = TopicKind(False, {})
 """Topics that are created and deleted during the run; they have no senders."""

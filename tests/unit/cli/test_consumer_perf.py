@@ -74,6 +74,22 @@ def test_topics_may_be_found_by_an_expression_and_shown_as_json(run: Run) -> Non
     )
 
 
+def test_times_have_the_given_form_and_metrics_follow(run: Run) -> None:
+    words = ("--topic", "t", "--num-records", str(RECORDS), "--print-metrics")
+    shown = run(*words, "--date-format", "yyyy'y'", "--hide-header", "-X", "client.id=me")[1]
+    line, blank, head, *metrics = shown.splitlines()
+    assert re.match(r"\d{4}y, \d{4}y, 0\.", line)
+    assert (blank, head.split()) == ("", ["Metric", "Name", "Value"])
+    read = "consumer-fetch-manager-metrics:records-consumed-total:{client-id=me"
+    assert [each.split(" : ")[1] for each in metrics if each.startswith(read + "}")] == (
+        [f"{RECORDS}.000"]
+    )
+    assert any(each.startswith(f"{read}, topic=t}}") for each in metrics)
+    told, listed = run(*words, "--json")[1].splitlines()
+    assert json.loads(told)["records"] == RECORDS
+    assert json.loads(listed)["metrics"][f"{read[:-2]}perf-consumer-client}}"] == RECORDS
+
+
 def test_details_are_printed_each_interval(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here each look at the clock takes a millisecond."""
     monkeypatch.setattr("trimtab.cli.consumer_perf._now_ms", count().__next__)
@@ -92,12 +108,11 @@ def test_details_are_printed_each_interval(run: Run, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("option", "why"),
     [
-        ("--print-metrics", "trimtab's consumer has no metrics yet"),
-        ("--date-format=yyyy", "times are printed as yyyy-MM-dd HH:mm:ss:SSS"),
+        ("--date-format=YYYY", "'YYYY': Y is not supported"),
         ("--num-records=0", "'0' must be a whole number greater than zero"),
     ],
 )
-def test_what_is_not_built_is_refused(
+def test_what_is_no_value_is_refused(
     option: str, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -127,12 +142,12 @@ def test_options_of_the_command_come_before_properties_and_defaults() -> None:
 
 def test_rates_are_those_of_the_period() -> None:
     mib = 2**20
-    period = Period(100.0, 102.0, (1 * mib, 10), 5 * mib, 50, joining_ms=1000, is_whole=False)
+    period = Period(100.0, 102.0, (1 * mib, 10), 5 * mib, 50, 1000, False, write_time=str)
     assert period.rates == (2.0, 20.0)
     assert period.fetching_ms == 1000
     assert period.fetch_rates == (4.0, 40.0)
-    assert str(period).split(", ")[1:] == (
-        ["0", "5.0000", "2.0000", "50", "20.0000", "1000", "1000", "4.0000", "40.0000"]
+    assert str(period).split(", ") == (
+        ["102.0", "0", "5.0000", "2.0000", "50", "20.0000", "1000", "1000", "4.0000", "40.0000"]
     )
     assert period._replace(ended=101.0).fetch_rates == (0.0, 0.0)
     assert len(str(period._replace(is_whole=True)).split(", ")) == 10

@@ -19,8 +19,6 @@ from trimtab.cli.producer_perf import (
     choose_payloads,
     choose_transactions,
     configure,
-    list_metrics,
-    print_metrics,
     read_payloads,
     run,
     send_all,
@@ -95,29 +93,6 @@ def test_an_empty_or_missing_payload_file_is_refused(tmp_path: Path) -> None:
         read_payloads(str(tmp_path / "empty"), "\\n")
     with pytest.raises(UsageError, match="cannot read the payload file"):
         read_payloads(str(tmp_path / "none"), "\\n")
-
-
-def test_metrics_are_named_as_kafkas_tools_name_them(capsys: pytest.CaptureFixture[str]) -> None:
-    metrics: dict[str, dict[str, object]] = {
-        "producer-metrics": {"record-send-total": 5.0, "batch-size-avg": float("nan")},
-        "producer-node-metrics": {"node-0": {"outgoing-byte-total": 1200}},
-        "producer-topic-metrics": {"t": {"byte-total": 1100.5}},
-        "partitioner-metrics": {"t": {"switch-total": 3}},
-        "app-info": {"version": "0.1"},
-    }
-    print_metrics(list_metrics(metrics, "perf"))
-    lines = capsys.readouterr().out.splitlines()
-    assert [re.sub(" +", " ", line) for line in lines] == [
-        "",
-        "Metric Name Value",
-        "app-info:version:{client-id=perf} : 0.1",
-        "partitioner-metrics:switch-total:{client-id=perf, topic=t} : 3.000",
-        "producer-metrics:batch-size-avg:{client-id=perf} : NaN",
-        "producer-metrics:record-send-total:{client-id=perf} : 5.000",
-        "producer-node-metrics:outgoing-byte-total:{client-id=perf, node-id=node-0} : 1200.000",
-        "producer-topic-metrics:byte-total:{client-id=perf, topic=t} : 1100.500",
-    ]
-    assert len({line.rindex(" : ") for line in lines[2:]}) == 1
 
 
 def test_after_the_warm_up_the_lines_say_so() -> None:

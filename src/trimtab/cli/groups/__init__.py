@@ -2,7 +2,8 @@
 
 --describe shows the offsets that a group has committed, the ends of the partitions, and the lag
 between them. --reset-offsets sets the offsets of a group without members; it only shows the new
-ones unless --execute is given.
+ones unless --execute is given. --validate-regex checks an expression with which consumers of
+`group.protocol=consumer` may subscribe to topics; it needs no cluster.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ EXAMPLES = """\
   trimtab groups --reset-offsets --group billing --topic flights:0,1 --to-earliest --execute
   trimtab groups --reset-offsets --group billing --all-topics --to-datetime 2026-01-31T08:00:00.000
   trimtab groups --delete --group billing --group audit
+  trimtab groups --validate-regex 'load-[0-9]+|flights'
 """
 
 WAYS: Final = (
@@ -43,6 +45,7 @@ WAYS: Final = (
 )
 """The options that say where offsets are reset to."""
 
+_WITHOUT_GROUP: Final = ("list", "validate_regex")
 _DESCRIBES: Final = ("describe",)
 _RESETS: Final = ("reset_offsets",)
 _VERBS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -82,6 +85,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
             const=name.replace("-", "_"),
             help=text,
         )
+    verb.add_argument(
+        "--validate-regex",
+        metavar="REGEX",
+        help="check that trimtab's brokers accept this RE2 expression of topic names",
+    )
     add_list_option(parser, "--group", metavar="GROUP", help="these groups")
     parser.add_argument("--all-groups", action="store_true", help="all consumer groups")
     add_list_option(
@@ -186,6 +194,10 @@ def _add_reset(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     check_arguments(arguments)
+    if arguments.validate_regex is not None:
+        from trimtab.cli.groups.expression import validate_regex
+
+        return validate_regex(arguments)
     from trimtab.cli.groups import deletions, description, listing, resets
 
     actions = {
@@ -210,14 +222,15 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     Raises:
         UsageError: an option is missing, or does not go with another.
     """
-    verb, given = arguments.verb, vars(arguments)
+    given = vars(arguments)
+    verb = "validate_regex" if arguments.validate_regex is not None else arguments.verb
     for name, verbs in _VERBS.items():
         if _is_given(given[name]) and verb not in verbs:
             allowed = " and ".join(map(_flag, verbs))
             raise UsageError(f"{_flag(name)} goes with {allowed}, not with {_flag(verb)}")
     if arguments.group and arguments.all_groups:
         raise UsageError("--group and --all-groups are both given: give one")
-    if verb != "list" and not arguments.group and not arguments.all_groups:
+    if verb not in _WITHOUT_GROUP and not arguments.group and not arguments.all_groups:
         other = "" if verb == "delete_offsets" else ", or --all-groups"
         raise UsageError(f"{_flag(verb)} needs a group: add --group NAME{other}")
     if verb == "delete_offsets" and len(arguments.group) > 1:

@@ -2,7 +2,7 @@
 
 async_admin          the public class
 topics, records, configs, reassignments, elections, log_dirs, eligible_leaders, transactions,
-groups, group_offsets
+groups, group_offsets, cluster, features
                      build the requests, and read the responses
 calls                choose the broker, and retry
 answers              the types of arguments and results
@@ -14,6 +14,7 @@ from trimtab.client.admin.answers import (
     ConfigSource,
     ConfigSynonym,
     EligibleLeaders,
+    Features,
     GroupDescription,
     GroupListing,
     GroupMember,
@@ -34,6 +35,7 @@ __all__ = [
     "ConfigSource",
     "ConfigSynonym",
     "EligibleLeaders",
+    "Features",
     "GroupDescription",
     "GroupListing",
     "GroupMember",

@@ -83,11 +83,30 @@ class ConfigEntry(NamedTuple):
 
 
 class ClusterDescription(NamedTuple):
-    """A cluster: its id, its brokers by id, and the broker that takes controller requests."""
+    """A cluster: its id, its brokers by id, and the broker that takes controller requests.
+
+    Attributes:
+        fenced: the ids of the brokers that the controller has fenced, if they were asked for.
+    """
 
     cluster_id: str | None
     controller_id: int
     nodes: list[Node]
+    fenced: frozenset[int] = frozenset()
+
+
+class Features(NamedTuple):
+    """Levels of features, by name (KIP-584).
+
+    Attributes:
+        supported: the lowest and the highest level that the broker supports.
+        finalized: the level in force; features without one are at level 0.
+        epoch: rises when levels change; None if the broker does not know it.
+    """
+
+    supported: dict[str, tuple[int, int]]
+    finalized: dict[str, int]
+    epoch: int | None
 
 
 class EligibleLeaders(NamedTuple):

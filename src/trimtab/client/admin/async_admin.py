@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Final, Literal, TypeAlias
 
+from trimtab.client.admin import cluster as cluster_calls
 from trimtab.client.admin import (
     configs,
     elections,
     eligible_leaders,
+    features,
     group_offsets,
     groups,
     log_dirs,
@@ -23,6 +25,7 @@ from trimtab.client.admin.answers import (
     ConfigEntry,
     ConfigKind,
     EligibleLeaders,
+    Features,
     GroupDescription,
     GroupListing,
     LogDirectory,
@@ -65,6 +68,7 @@ from trimtab.wire.sentinels import (
     LATEST,
     MAX_TIMESTAMP,
 )
+from trimtab.wire.types import MAX_INT16
 
 Moment: TypeAlias = Literal["earliest", "latest", "max_timestamp"] | int
 """An offset of a partition: its start, its end, its largest timestamp, or a time in ms."""
@@ -478,21 +482,79 @@ class AsyncAdmin(AsyncClient):
             checked_flag("unclean", unclean),
         )
 
-    async def cluster(self, timeout_ms: float | None = None) -> ClusterDescription:
+    async def cluster(
+        self, timeout_ms: float | None = None, include_fenced: bool = False
+    ) -> ClusterDescription:
         """The cluster's id and its brokers.
 
         Args:
             timeout_ms: how long to wait for a broker; `default.api.timeout.ms` if None.
+            include_fenced: also brokers that the controller has fenced, such as stopped ones.
+
+        Raises:
+            BrokerError: with `include_fenced` UNSUPPORTED_VERSION, from brokers before Kafka 4.0.
         """
-        calls = self._calls
         timeout = None if timeout_ms is None else checked_wait_ms("timeout_ms", timeout_ms)
-        response = await calls.retry(
-            "describe the cluster", lambda: calls.fetch_metadata([]), timeout
+        if checked_flag("include_fenced", include_fenced):
+            return await cluster_calls.describe_all(self._calls, timeout)
+        return await cluster_calls.describe_live(self._calls, timeout)
+
+    async def unregister_broker(self, broker: int) -> None:
+        """Remove the registration of a stopped broker that will not come back (KIP-631).
+
+        A broker of trimtab's that runs registers again at its next heartbeat.
+
+        Raises:
+            BrokerError: BROKER_ID_NOT_REGISTERED.
+        """
+        await cluster_calls.unregister_broker(self._calls, checked_integer("broker", broker, 0))
+
+    async def describe_features(self, broker: int | None = None) -> Features:
+        """The levels of features that a broker supports, and those in force (KIP-584).
+
+        trimtab's own cluster has none.
+
+        Args:
+            broker: the one to ask; any if None.
+        """
+        return await features.describe_features(
+            self._calls, None if broker is None else checked_integer("broker", broker, 0)
         )
-        return ClusterDescription(
-            response.cluster_id,
-            response.controller_id,
-            [node for _, node in sorted(self._session.metadata.nodes.items())],
+
+    async def update_features(
+        self,
+        levels: Mapping[str, int],
+        change: features.Change = "upgrade",
+        validate_only: bool = False,
+    ) -> None:
+        """Change the cluster's levels of features, such as `{"metadata.version": 25}`; 0 disables
+        one.
+
+        Args:
+            change: which changes are meant; an "unsafe_downgrade" may lose metadata.
+            validate_only: check the request without changing levels.
+
+        Raises:
+            PartlyRefused: with the error of each refused feature. From Kafka 4.0 on all of them are
+                refused together.
+            BrokerError: UNSUPPORTED_VERSION, if the cluster has no levels that can be changed.
+        """
+        if change not in features.CHANGES:
+            raise UsageError(
+                f"change={shown(change)}: must be one of {', '.join(features.CHANGES)}"
+            )
+        await features.update_features(
+            self._calls,
+            {
+                checked_text("the name of a feature", name): checked_integer(
+                    f"the level of {name}", level, 0, MAX_INT16
+                )
+                for name, level in checked_mapping(
+                    "levels", levels, "{'metadata.version': 25}"
+                ).items()
+            },
+            change,
+            checked_flag("validate_only", validate_only),
         )
 
 

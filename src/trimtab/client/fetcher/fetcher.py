@@ -425,6 +425,9 @@ class Fetcher:
             found = await self._offsets.find(
                 wanted, self._options.lookup_timeout, self._options.isolation
             )
+        except Unavailable as error:
+            logger.info("positions are not found yet, trying again: %s", error)
+            self._plan.look_up_again(due, asyncio.get_running_loop().time())
         except KafkaError as error:
             self._report([fetch.partition for fetch in due if self._plan.is_open(fetch)], error)
         else:

@@ -399,6 +399,13 @@ class FetchPlan:
                 due[PartitionFetch(state.partition, state.epoch, state.offset)] = state.offset
         return due
 
+    def look_up_again(self, fetches: Iterable[PartitionFetch], now: float) -> None:
+        """Nobody has answered: look these positions up again after a pause."""
+        for fetch in fetches:
+            if (state := self._current(fetch)) is not None:
+                state.is_located = True
+                self._back_off(state, now)
+
     def next_retry(self, now: float) -> float | None:
         """Loop time at which the first failed partition is due again; None if none failed."""
         times = (

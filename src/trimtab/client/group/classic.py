@@ -154,6 +154,8 @@ class ClassicMember:
                 await self._let_go()
                 self._must_join.clear()
                 await self._stop_beating()
+                if self.identity.generation == NO_EPOCH and self._handover.owned:
+                    await self._let_go()  # a heartbeat learned meanwhile that they are lost
                 await self._join()
         except _JoinAgain as again:
             self._metrics.rebalance_failed()
@@ -330,6 +332,8 @@ class ClassicMember:
         if revoked:
             await self._handover.offer(Change(Kind.REVOKED, revoked))
             self._join_soon("it has let go of partitions of other members")
+            if self.identity.generation != joined.generation_id:
+                return  # the membership has ended meanwhile
         await self._handover.offer(Change(Kind.ASSIGNED, assigned - self._handover.owned))
 
     # between two rebalances

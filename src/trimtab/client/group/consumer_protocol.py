@@ -15,7 +15,8 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
-from uuid import uuid4
+from random import Random
+from uuid import UUID
 
 from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.group.handover import Change, Handover, Kind
@@ -35,7 +36,11 @@ logger = logging.getLogger("trimtab.client")
 
 _JOIN, _LEAVE, _LEAVE_STATICALLY = 0, -1, -2
 """Member epochs of requests that join and leave (KIP-848)."""
-_REJOIN = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
+_REJOIN = frozenset(
+    {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND}
+)
+"""Errors after which the member joins again: the coordinator does not know it, or not in this epoch.
+"""
 _FIRST_INTERVAL = 5.0
 _PATTERNS_SINCE = 1
 _NAMES_AFTER = 0.1
@@ -48,6 +53,7 @@ class ConsumerMember:
     Args:
         link: to the coordinator.
         metrics: records heartbeats and rebalances.
+        random: draws the member's id.
     """
 
     def __init__(
@@ -57,6 +63,7 @@ class ConsumerMember:
         handover: Handover,
         options: MemberOptions,
         metrics: ConsumerMetrics,
+        random: Random,
     ) -> None:
         self.identity = NO_MEMBER
         self._link = link
@@ -64,7 +71,7 @@ class ConsumerMember:
         self._handover = handover
         self._options = options
         self._metrics = metrics
-        self._member_id = str(uuid4())
+        self._member_id = str(UUID(int=random.getrandbits(128), version=4))
         self._topics: frozenset[str] = frozenset()
         self._pattern: SubscriptionPattern | None = None
         self._has_told_pattern = False

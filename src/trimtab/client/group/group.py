@@ -79,7 +79,7 @@ class Group:
         self._connections.on_event = metrics.connection_event
         common = link, session.metadata, self.handover, options, metrics
         self._member: Membership = (
-            ConsumerMember(*common)
+            ConsumerMember(*common, session.random)
             if assignors is None
             else ClassicMember(*common, list(assignors))
         )

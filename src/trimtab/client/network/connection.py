@@ -34,7 +34,7 @@ from trimtab.wire.codec import encode_parts
 from trimtab.wire.framing import FrameProtocol, decode_response
 from trimtab.wire.in_flight import InFlightRequests
 from trimtab.wire.messages import APIS_BY_REQUEST
-from trimtab.wire.messages.api_versions import ApiVersionsRequest
+from trimtab.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from trimtab.wire.schema import Request
 from trimtab.wire.types import MAX_INT32
 
@@ -317,7 +317,18 @@ class Connection(FrameProtocol):
         await self._authenticate()
 
     async def agree_on_versions(self) -> None:
-        """Ask which APIs the broker serves; again in an older version if it says so (KIP-511)."""
+        """Learn which APIs the broker serves."""
+        response = await self.ask_versions()
+        self._versions = {
+            api.api_key: (api.min_version, api.max_version) for api in response.api_keys
+        }
+        self._features = {
+            feature.name: feature.max_version_level for feature in response.finalized_features
+        }
+
+    async def ask_versions(self) -> ApiVersionsResponse:
+        """Ask which APIs and features the broker serves; again in an older version if it says so
+        (KIP-511)."""
         request = ApiVersionsRequest(
             client_software_name="trimtab", client_software_version=_software_version()
         )
@@ -332,12 +343,7 @@ class Connection(FrameProtocol):
             raise BrokerError(
                 error_code(response.error_code), "asked for its API versions", str(self.node)
             )
-        self._versions = {
-            api.api_key: (api.min_version, api.max_version) for api in response.api_keys
-        }
-        self._features = {
-            feature.name: feature.max_version_level for feature in response.finalized_features
-        }
+        return response
 
     # authentication
 

@@ -62,6 +62,7 @@ from trimtab.wire.messages.sasl_handshake import SaslHandshakeRequest
 from trimtab.wire.messages.sync_group import SyncGroupRequest
 from trimtab.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from trimtab.wire.messages.unregister_broker import UnregisterBrokerRequest
+from trimtab.wire.messages.update_features import UpdateFeaturesRequest
 from trimtab.wire.schema import Request, response_of, schema
 from trimtab.wire.types import MAX_INT16
 
@@ -156,6 +157,7 @@ APIS: dict[int, Api] = {
         _api(AlterPartitionReassignmentsRequest),
         _api(ListPartitionReassignmentsRequest),
         _api(DescribeQuorumRequest),
+        _api(UpdateFeaturesRequest),
         _api(AlterPartitionRequest),
         _api(FetchSnapshotRequest),
         _api(DescribeProducersRequest),
@@ -238,4 +240,5 @@ __all__ = [
     "SyncGroupRequest",
     "TxnOffsetCommitRequest",
     "UnregisterBrokerRequest",
+    "UpdateFeaturesRequest",
 ]

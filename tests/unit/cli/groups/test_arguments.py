@@ -32,6 +32,7 @@ RESET = "--reset-offsets --group g"
         (f"{RESET} --to-earliest --topic t --all-topics", "--topic and --all-topics are both"),
         (f"{RESET} --from-file f --topic t", "--from-file names the partitions itself"),
         (f"{RESET} --to-offset 0", "--reset-offsets needs topics"),
+        ("--validate-regex a --group g", "--group goes with --describe and --reset-offsets and"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
@@ -48,6 +49,7 @@ def test_what_does_not_go_together_is_refused(
     [
         "",
         "--list --describe",
+        "--list --validate-regex a",
         "--describe --group g --members --offsets",
         f"{RESET} --topic t --to-earliest --to-latest",
         f"{RESET} --topic t --to-earliest --execute --dry-run",

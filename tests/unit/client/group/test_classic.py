@@ -11,6 +11,7 @@ from tests.unit.broker.conftest import Lab, lab
 from tests.unit.client.group.test_group_consumer import QUICK, consumer, fill, partitions, read
 from trimtab.client.group.classic import ClassicMember
 from trimtab.errors import BrokerError, ErrorCode
+from trimtab.records import TopicPartition
 
 __all__ = ["lab"]
 
@@ -96,5 +97,27 @@ def test_a_member_without_which_the_group_went_on_joins_again(
             groups: Any = reader.metrics()
             measured = groups["consumer-coordinator-metrics"]
             assert (measured["failed-rebalance-total"], measured["rebalance-total"]) == (1, 1)
+
+    lab.run(scenario, config=QUICK)
+
+
+def test_a_member_that_is_removed_before_it_lets_go_has_lost_its_partitions(lab: Lab) -> None:
+    async def scenario() -> None:
+        await fill(lab)
+        options: dict[str, Any] = {
+            "partition_assignment_strategy": "cooperative-sticky",
+            "max_poll_interval_ms": 9000,
+        }
+        lost: list[TopicPartition] = []
+        async with consumer(lab, "slow", **options, enable_auto_commit=False) as slow:
+            slow.subscribe(["t"], on_lost=lost.extend)
+            assert len(await read(slow, 40)) == 40
+            async with consumer(lab, "quick", **options) as quick:
+                quick.subscribe(["t"])
+                assert len(await read(quick, 40)) == 40, "the slow one does not poll"
+                await asyncio.sleep(10)  # a heartbeat of the slow one is refused
+                assert lost == []
+                await slow.poll(100)
+                assert set(lost) == partitions(0, 1, 2, 3)
 
     lab.run(scenario, config=QUICK)

@@ -66,3 +66,28 @@ def test_a_commit_that_nobody_answers_ends_in_time_and_says_why(lab: Lab) -> Non
                 await one.commit()
 
     lab.run(scenario, config=QUICK)
+
+
+def test_a_poll_goes_on_when_nobody_tells_the_committed_offsets_in_time(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch = CommittedOffsets.fetch
+    asked = 0
+
+    async def answer_late(offsets: CommittedOffsets, *given: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked < 4:
+            raise Unavailable("no answer in time")
+        return await fetch(offsets, *given)
+
+    monkeypatch.setattr(CommittedOffsets, "fetch", answer_late)
+
+    async def scenario() -> None:
+        await fill(lab)
+        async with consumer(lab) as reader:
+            reader.subscribe(["t"])
+            assert len(await read(reader, 40)) == 40
+            assert asked >= 4
+
+    lab.run(scenario, config=QUICK)

@@ -19,6 +19,7 @@ from trimtab.client.group.consumer_protocol import ConsumerMember
 from trimtab.client.group.handover import Handover
 from trimtab.client.group.membership import MemberOptions
 from trimtab.errors import BrokerError, ErrorCode, UsageError
+from trimtab.records import TopicPartition
 from trimtab.sim.world import World
 from trimtab.wire.messages.consumer_group_heartbeat import (
     Assignment,
@@ -93,6 +94,21 @@ def test_an_assignor_that_the_coordinator_does_not_have_is_refused(lab: Lab) -> 
             one.subscribe(["t"])
             with pytest.raises(BrokerError, match=r"UNSUPPORTED_ASSIGNOR.*fair"):
                 await one.poll(5000)
+
+    lab.run(scenario, config=QUICK)
+
+
+def test_a_member_whose_coordinator_does_not_know_the_group_joins_again(lab: Lab) -> None:
+    async def scenario() -> None:
+        await fill(lab)
+        lost: list[TopicPartition] = []
+        async with consumer(lab, **OPTIONS) as one:
+            one.subscribe(["t"], on_lost=lost.extend)
+            assert len(await read(one, 40)) == 40
+            for led in lab.brokers[0].groups:
+                led.shard._consumer_groups.clear()
+            await one.poll(4000)
+            assert set(lost) == one.assignment() == partitions(0, 1, 2, 3)
 
     lab.run(scenario, config=QUICK)
 
@@ -264,6 +280,7 @@ async def test_partitions_of_a_topic_with_another_id_are_other_ones(world: World
         handover,
         MemberOptions("g", None, 45, 3, 300, None, None),
         ConsumerMetrics(lambda: 0.0, 30, 2),
+        world.random("member"),
     )
     member.subscribe(frozenset(["t"]))
     running = asyncio.ensure_future(member.run())

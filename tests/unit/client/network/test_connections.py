@@ -48,6 +48,7 @@ from trimtab.wire.messages.create_topics import CreateTopicsRequest
 from trimtab.wire.messages.delete_groups import DeleteGroupsRequest
 from trimtab.wire.messages.delete_records import DeleteRecordsRequest
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
+from trimtab.wire.messages.describe_cluster import DescribeClusterRequest
 from trimtab.wire.messages.describe_configs import DescribeConfigsRequest
 from trimtab.wire.messages.describe_groups import DescribeGroupsRequest
 from trimtab.wire.messages.describe_log_dirs import DescribeLogDirsRequest
@@ -77,6 +78,8 @@ from trimtab.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from trimtab.wire.messages.sasl_handshake import SaslHandshakeRequest
 from trimtab.wire.messages.sync_group import SyncGroupRequest
 from trimtab.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
+from trimtab.wire.messages.unregister_broker import UnregisterBrokerRequest
+from trimtab.wire.messages.update_features import UpdateFeaturesRequest
 from trimtab.wire.schema import Request
 
 OPTIONS = ConnectionOptions(
@@ -535,7 +538,7 @@ async def test_every_api_has_a_version_that_kafka_2_1_serves(
     assert agreed == {api: newest for api, (_, newest) in KAFKA_2_1.items()}
     missing = requests_of_clients() - set(KAFKA_2_1)
     assert missing == {
-        # Calls that a cluster answers since 2.2, 2.3, 2.4, 3.0, 3.7 and 4.0.
+        # Calls that a cluster answers since 2.2, 2.3, 2.4, 2.7, 2.8, 3.0, 3.7 and 4.0.
         ConsumerGroupDescribeRequest,
         ConsumerGroupHeartbeatRequest,
         ElectLeadersRequest,
@@ -544,6 +547,9 @@ async def test_every_api_has_a_version_that_kafka_2_1_serves(
         IncrementalAlterConfigsRequest,
         AlterPartitionReassignmentsRequest,
         ListPartitionReassignmentsRequest,
+        DescribeClusterRequest,
+        UnregisterBrokerRequest,
+        UpdateFeaturesRequest,
         DescribeTopicPartitionsRequest,
         ListTransactionsRequest,
         DescribeTransactionsRequest,
