@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trimtab.client.accumulator.table import TableDelivery, TableError
     from trimtab.client.admin import AsyncAdmin
     from trimtab.client.consumer import AsyncConsumer
+    from trimtab.client.group.subscription import SubscriptionPattern
     from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
     from trimtab.client.partitioner.partitioning import Partitioning
     from trimtab.client.producer import AsyncProducer
@@ -62,6 +63,7 @@ __all__ = [
     "ProducerIdentity",
     "Record",
     "RecordMetadata",
+    "SubscriptionPattern",
     "TableDelivery",
     "TableError",
     "TopicPartition",
@@ -80,6 +82,7 @@ _HOMES = {
     "trimtab.client.producer": ("AsyncProducer",),
     "trimtab.client.accumulator.queues_cy": ("Delivery",),
     "trimtab.client.accumulator.table": ("TableDelivery", "TableError"),
+    "trimtab.client.group.subscription": ("SubscriptionPattern",),
     "trimtab.client.group_offsets": ("ConsumerGroup", "OffsetAndMetadata"),
     "trimtab.client.sender.prepared": ("PreparedTransaction", "ProducerIdentity"),
     "trimtab.cluster": ("Cluster",),

@@ -354,6 +354,24 @@ class LogTruncation(BrokerError):
         return LogTruncation, (self.subject, self.position, self.divergence)
 
 
+class TopicRecreated(LogTruncation):
+    """The topic was deleted and created again, so the log has no record that was read (KIP-516)."""
+
+    def __init__(self, subject: str, position: int) -> None:
+        BrokerError.__init__(
+            self,
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"the topic was deleted and created again, and the position {position} is of the old"
+            " one; seek to another offset or set auto.offset.reset=earliest or latest",
+            subject,
+        )
+        self.position = position
+        self.divergence = -1
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return TopicRecreated, (self.subject, self.position)
+
+
 class TransactionError(KafkaError):
     """A transaction cannot be committed. Says what to do next; the reason is its `__cause__`.
 

@@ -109,7 +109,7 @@ class Broker:
             lambda: str(uuid.UUID(int=random.getrandbits(128), version=4)),
             self.replicas.disk_failed,
         )
-        self.replay = MetadataReplay(self.view, self.replicas)
+        self.replay = MetadataReplay(self.view, self.replicas, self.groups.forget_topics)
         self._replayed_before = read_replayed(storage)
         self.metadata = MetadataFollower(self.replay, metadata_link, self._replayed_before)
         self.upkeep = Upkeep(

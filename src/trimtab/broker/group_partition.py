@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
@@ -127,6 +127,14 @@ class GroupPartition:
         while self._shard is shard and not is_over:
             self._decide(shard, take_step)
             await asyncio.sleep(0)
+
+    def forget_topics(self, topics: Collection[str]) -> None:
+        """Delete the offsets of topics that were deleted, as soon as the groups are loaded."""
+        shard = self._shard
+        if shard is not None:
+            self._decide(shard, lambda: shard.forget_topics(topics))
+        elif not self._loading.done():
+            self._loading.add_done_callback(lambda _: self.forget_topics(topics))
 
     @property
     def shard(self) -> GroupShard | None:

@@ -72,6 +72,11 @@ class Groups:
             del self._led[partition.index]
             led.end()
 
+    def forget_topics(self, topics: Collection[str]) -> None:
+        """These topics were deleted, and so are the offsets in them."""
+        for led in list(self._led.values()):
+            led.forget_topics(topics)
+
     def find(self, group_id: str) -> GroupPartition | None:
         """The groups that hold this one; None if another broker coordinates it."""
         topic = self.view.image.topics.get(GROUPS_TOPIC)

@@ -1,7 +1,8 @@
 """Replays the controller's records in a broker: its view of the cluster, then its replicas.
 
     MetadataFollower ─▶ MetadataReplay ─┬▶ ClusterView: image, options
-                                        └▶ Replicas: what has changed
+                                        ├▶ Replicas: what has changed
+                                        └▶ Groups: which topics were deleted
 
 Until the broker has registered, records only go into the view. Source: Kafka's
 `BrokerMetadataPublisher`.
@@ -10,6 +11,7 @@ Until the broker has registered, records only go into the view. Source: Kafka's
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection
 from typing import Any
 
 from trimtab.broker.cluster_view import ClusterView
@@ -30,12 +32,22 @@ _RECORDS_PER_STEP = 1000
 
 
 class MetadataReplay:
-    """Applies one decision of the controller, or one snapshot, at a time."""
+    """Applies one decision of the controller, or one snapshot, at a time.
 
-    def __init__(self, view: ClusterView, replicas: Replicas) -> None:
+    Args:
+        forget_topics: called with the names of topics that were deleted.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        replicas: Replicas,
+        forget_topics: Callable[[Collection[str]], None],
+    ) -> None:
         self.id = view.id
         self._view = view
         self._replicas = replicas
+        self._forget_topics = forget_topics
         self._lock = asyncio.Lock()
 
     async def open_replicas(self) -> None:
@@ -84,9 +96,11 @@ class MetadataReplay:
             before, view.image = view.image, image
             if not replicas.follows_metadata:
                 return
-            for topic in before.topics.values():
-                if topic.id not in image.topics_by_id:
-                    await replicas.drop_topic(topic)
+            gone = [each for each in before.topics.values() if each.id not in image.topics_by_id]
+            for topic in gone:
+                await replicas.drop_topic(topic)
+            if gone:
+                self._forget_topics({topic.name for topic in gone})
             view.configure()
             await replicas.apply_all()
 
@@ -113,6 +127,8 @@ class MetadataReplay:
                     partitions.pop((topic.id, partition.id), None)
                 await self._replicas.drop_topic(topic)
             image.replay(record)
+            if kind is RemoveTopicRecord:
+                self._forget_topics({topic.name})
             if kind is TopicRecord:
                 image.hide_topic(record.topic_id)
                 is_new = True

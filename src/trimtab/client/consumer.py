@@ -458,6 +458,7 @@ def _make_fetcher(
         None if group is None else group.committed,
     )
     if group is not None:
+        group.topic_id = fetcher.topic_id
         group.handover.on_due = fetcher.wake
         group.handover.write_rates = fetcher.write_rates.rates
     return fetcher

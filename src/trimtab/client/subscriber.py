@@ -19,7 +19,7 @@ from trimtab.client.fetcher.reader import Reader
 from trimtab.client.fetcher.taken import Taken
 from trimtab.client.group.group import Group
 from trimtab.client.group.handover import Change, Kind
-from trimtab.client.group.subscription import Topics, checked_topics
+from trimtab.client.group.subscription import SubscriptionPattern, Topics, checked_topics
 from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.network.session import Session
 from trimtab.errors import UsageError
@@ -84,7 +84,8 @@ class Subscriber(Reader):
         the group has committed, or else by `auto.offset.reset`.
 
         Args:
-            topics: names, or a compiled regular expression that the whole name must match.
+            topics: names, or a compiled regular expression that the whole name must match. Or a
+                `SubscriptionPattern`, which the coordinator evaluates (`group.protocol=consumer`).
                 Replaces the last subscription.
             on_assigned: called from `poll` with partitions from which it will return records.
             on_revoked: called from `poll`, and from `close`, with partitions that the consumer
@@ -92,10 +93,18 @@ class Subscriber(Reader):
             on_lost: the same, if another member may already read them; `on_revoked` if None.
 
         Raises:
-            UsageError: there is no `group.id`, or partitions were assigned by `assign`.
+            UsageError: there is no `group.id`, or partitions were assigned by `assign`, or the
+                coordinator evaluates no expressions with this `group.protocol`.
         """
         wanted = checked_topics(topics)
         self._needed_group("subscribe")
+        protocol = self._session.options.text("group.protocol")
+        if isinstance(wanted, SubscriptionPattern) and protocol != "consumer":
+            raise UsageError(
+                f"{wanted}: coordinators evaluate expressions only with group.protocol=consumer,"
+                f" and it is {protocol}; set it, or subscribe to re.compile({wanted.pattern!r}),"
+                " which the client matches"
+            )
         if self._subscription is None and self._assignments:
             raise UsageError("partitions were assigned; assign([]) before you subscribe()")
         for name, callback in (
@@ -207,7 +216,8 @@ class Subscriber(Reader):
         return handover.change
 
     def _is_woken(self) -> bool:
-        return self._group is not None and self._group.handover.is_due
+        """Whether there is something to do before more can be read."""
+        return self._has_changed or (self._group is not None and self._group.handover.is_due)
 
     def _call_back(self, change: Change) -> object:
         """Call the listener, which may seek in partitions that were assigned, and commit those

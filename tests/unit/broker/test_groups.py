@@ -10,6 +10,7 @@ import pytest
 from trimtab.broker.groups import GROUPS_TOPIC, group_partition
 from trimtab.errors import ErrorCode
 from trimtab.wire.messages.delete_groups import DeleteGroupsRequest
+from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from trimtab.wire.messages.describe_groups import DescribeGroupsRequest
 from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest
 from trimtab.wire.messages.heartbeat import HeartbeatRequest
@@ -237,6 +238,31 @@ def test_members_offsets_and_groups_over_the_wire(lab: Any) -> None:
         assert left.error_code == 0
         deleted = await client.ask(DeleteGroupsRequest(groups_names=["g", "other"]), 2)
         assert [each.error_code for each in deleted.results] == [0, ErrorCode.GROUP_ID_NOT_FOUND]
+
+    lab.run(scenario, config=QUICK)
+
+
+@pytest.mark.kip(516)
+def test_offsets_of_a_topic_go_with_it(lab: Any) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        kept_id = await lab.create_topic("kept")
+        await find(lab)
+        client = lab.connect()
+        member = await become_stable(client)
+        for name in ("t", "kept"):
+            stored = await client.ask(commit(5, member, 1, name=name), 8)
+            assert stored.topics[0].partitions[0].error_code == 0
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000)
+        assert (await client.ask(request, 6)).responses[0].error_code == 0
+        await lab.create_topic("t")
+        everything = [OffsetFetchRequestGroup(group_id="g", topics=None)]
+        for version in (9, 10):
+            fetched = await client.ask(OffsetFetchRequest(groups=everything), version)
+            (found,) = fetched.groups[0].topics
+            name, topic_id = ("kept", bytes(16)) if version == 9 else ("", kept_id)
+            assert (found.name, found.topic_id) == (name, topic_id)
+            assert found.partitions[0].committed_offset == 5
 
     lab.run(scenario, config=QUICK)
 

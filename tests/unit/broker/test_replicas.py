@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -55,6 +56,9 @@ class Following:
     async def drop_topic(self, topic: Any) -> None:
         self.calls.append(f"drop {topic.name}")
 
+    def forget(self, topics: Collection[str]) -> None:
+        self.calls.append(f"forget {' '.join(topics)}")
+
     async def review_isrs(self) -> None:
         self.calls.append("review")
 
@@ -69,7 +73,7 @@ def set_option(kind: int, name: str, option: str, value: str) -> ConfigRecord:
         (TOPIC, ["apply 0"]),
         ([BROKER_2], ["reconnect 2", "review"]),
         ([*TOPIC, set_option(CONFIG_TOPIC, "t", "segment.ms", "9")], ["configure t", "apply 0"]),
-        ([*TOPIC, RemoveTopicRecord(topic_id=TOPIC_ID)], ["drop t"]),
+        ([*TOPIC, RemoveTopicRecord(topic_id=TOPIC_ID)], ["drop t", "forget t"]),
     ],
 )
 @virtual
@@ -77,7 +81,7 @@ async def test_replicas_are_called_for_what_has_changed(
     records: list[Any], calls: list[str]
 ) -> None:
     view, replicas = ClusterView(1, "lab", {}), Following()
-    replay = MetadataReplay(view, cast(Any, replicas))
+    replay = MetadataReplay(view, cast(Any, replicas), replicas.forget)
     await replay.replay(records)
     assert replicas.calls == calls
 
@@ -85,20 +89,20 @@ async def test_replicas_are_called_for_what_has_changed(
 @virtual
 async def test_a_snapshot_drops_the_topics_that_it_lacks() -> None:
     view, replicas = ClusterView(1, "lab", {}), Following()
-    replay = MetadataReplay(view, cast(Any, replicas))
+    replay = MetadataReplay(view, cast(Any, replicas), replicas.forget)
     await replay.replay(TOPIC)
     replicas.calls.clear()
     await replay.replay_snapshot(TOPIC)
     assert replicas.calls == ["apply all"]
     await replay.replay_snapshot([])
-    assert replicas.calls == ["apply all", "drop t", "apply all"]
+    assert replicas.calls == ["apply all", "drop t", "forget t", "apply all"]
 
 
 @virtual
 async def test_before_the_logs_are_open_records_change_the_image_only() -> None:
     view, replicas = ClusterView(1, "lab", {}), Following()
     replicas.follows_metadata = False
-    replay = MetadataReplay(view, cast(Any, replicas))
+    replay = MetadataReplay(view, cast(Any, replicas), replicas.forget)
     await replay.replay([*TOPIC, BROKER_2])
     assert set(view.image.topics) == {"t"}
     await replay.replay_snapshot([BROKER_2])
@@ -110,7 +114,7 @@ async def test_before_the_logs_are_open_records_change_the_image_only() -> None:
 async def test_an_option_set_for_the_broker_changes_the_same_config_and_all_topics() -> None:
     view, replicas = ClusterView(1, "lab", {"log.roll.ms": 5}), Following()
     config = view.config
-    replay = MetadataReplay(view, cast(Any, replicas))
+    replay = MetadataReplay(view, cast(Any, replicas), replicas.forget)
     await replay.replay(TOPIC)
     await replay.replay([set_option(CONFIG_BROKER, "1", "log.roll.ms", "9")])
     assert view.config is config

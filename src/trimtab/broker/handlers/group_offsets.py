@@ -164,8 +164,9 @@ async def _fetch_group(
     )
     if isinstance(committed, ErrorCode):
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=[], error_code=committed)
+    uses_ids = header.api_version >= _TOPIC_IDS_SINCE
     wanted: list[_Asked] = (
-        _by_topic(groups, committed)
+        [each for each in _by_topic(groups, committed) if not uses_ids or each[1] != ZERO_UUID]
         if group.topics is None
         else [
             (

@@ -38,8 +38,15 @@ from trimtab.client.fetcher.sessions import FetchSession, Turn, Wanted
 from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.client.network.connection import Connection
 from trimtab.client.network.connections import Connections
-from trimtab.client.network.metadata import ZERO_UUID, Metadata
-from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, UsageError
+from trimtab.client.network.metadata import Metadata
+from trimtab.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    TopicRecreated,
+    Unavailable,
+    UsageError,
+)
 from trimtab.records import NO_OFFSET, TopicPartition
 from trimtab.wire.messages.fetch import (
     FetchPartition,
@@ -49,6 +56,7 @@ from trimtab.wire.messages.fetch import (
     ForgottenTopic,
 )
 from trimtab.wire.sentinels import CONSUMER, FINAL_EPOCH, NO_EPOCH, NO_LEADER, NO_SESSION
+from trimtab.wire.types import ZERO_UUID
 
 logger = logging.getLogger("trimtab.client")
 
@@ -96,7 +104,6 @@ class Fetcher:
         self.ready: deque[Fetched] = deque()
         self._busy: set[int] = set()
         self._sessions: defaultdict[int, FetchSession] = defaultdict(FetchSession)
-        self._topic_ids: dict[str, bytes] = {}
         self._lookups: set[asyncio.Task[None]] = set()
         self._waiting: asyncio.Future[None] | None = None
         self._scheduled: asyncio.Handle | None = None
@@ -108,9 +115,7 @@ class Fetcher:
     def update(self, assignments: Mapping[TopicPartition, Assignment]) -> None:
         """Read these partitions from now on, and no others."""
         self._plan.update(assignments)
-        topics = dict.fromkeys(partition.topic for partition in assignments)
-        self._metadata.add(topics)
-        self._topic_ids = {topic: self._topic_ids.get(topic, ZERO_UUID) for topic in topics}
+        self._metadata.add(dict.fromkeys(partition.topic for partition in assignments))
         self._act_soon()
 
     def drained(self, fetched: deque[Fetched]) -> None:
@@ -146,6 +151,11 @@ class Fetcher:
     def log_end(self, partition: TopicPartition, epoch: int) -> int:
         """The end of what may be read, by the last response of this epoch; -1 without one."""
         return self._plan.log_end(partition, epoch)
+
+    def topic_id(self, partition: TopicPartition) -> bytes:
+        """The id of the topic to which a partition's position belongs; zero if none is known."""
+        bound = self._plan.topic_id(partition)
+        return self._metadata.topic_id(partition.topic) if bound == ZERO_UUID else bound
 
     async def locate(self, partition: TopicPartition, timeout: float) -> int:
         """The first offset of a partition's epoch; waits until it is looked up.
@@ -243,12 +253,11 @@ class Fetcher:
             return
         loop = asyncio.get_running_loop()
         now = loop.time()
-        self._notice_new_topics()
         due = self._plan.begin_lookups(now)
         if due:
             self._begin(self._look_up(due))
         doubtful, is_stale = self._plan.begin_validations(now, self._leader_epoch)
-        if doubtful:
+        if doubtful := self._drop_lost(doubtful):
             self._begin(self._validate(doubtful))
         searched = self._plan.begin_searches(now, self._leader)
         is_stale |= bool(searched)
@@ -275,16 +284,22 @@ class Fetcher:
         self._lookups.add(task)
         task.add_done_callback(self._lookups.discard)
 
-    def _notice_new_topics(self) -> None:
-        """Find topics that were deleted and created again, by their ids (KIP-516)."""
-        for topic, known in self._topic_ids.items():
-            view = self._metadata.topic(topic)
-            if view is None or view.topic_id in (known, ZERO_UUID):
-                continue
-            self._topic_ids[topic] = view.topic_id
-            if known != ZERO_UUID:
-                logger.warning("topic %s was deleted and created again", topic)
-                self._plan.begin_again(topic)
+    def _drop_lost(self, fetches: list[PartitionFetch]) -> list[PartitionFetch]:
+        """Those with positions of present topics; the consumer is told of the others. Their topics
+        were deleted and created again, and so have other ids (KIP-516)."""
+        lost = {
+            each
+            for each in fetches
+            if each.topic_id != ZERO_UUID
+            and self._metadata.topic_id(each.partition.topic) not in (each.topic_id, ZERO_UUID)
+        }
+        if not lost:
+            return fetches
+        for topic in sorted({each.partition.topic for each in lost}):
+            logger.warning("topic %s was deleted and created again", topic)
+        for each in lost:
+            self._report([each.partition], TopicRecreated(str(each.partition), each.offset))
+        return [each for each in fetches if each not in lost]
 
     def _leader(self, partition: TopicPartition) -> int:
         return self._metadata.leader(*partition)
@@ -296,12 +311,14 @@ class Fetcher:
         return view.partitions[partition.partition].leader_epoch
 
     def _fetch(self, node: int, connection: Connection, fetch: NodeFetch) -> None:
-        ids: dict[str, bytes] = {}
-        for each in fetch.partitions:
-            topic = each.partition.topic
-            if topic not in ids:
-                view = self._metadata.topic(topic)
-                ids[topic] = ZERO_UUID if view is None else view.topic_id
+        asked = self._drop_lost(fetch.partitions)
+        if not asked:
+            return
+        topics = {each.partition.topic for each in asked}
+        ids = {topic: self._metadata.topic_id(topic) for topic in topics}
+        fetch = fetch._replace(
+            partitions=[each._replace(topic_id=ids[each.partition.topic]) for each in asked]
+        )
         at_most = _LAST_VERSION_WITH_NAMES if ZERO_UUID in ids.values() else None
         try:
             version = connection.version_of(FetchRequest, at_most)
@@ -311,7 +328,7 @@ class Fetcher:
         knows_last_epoch = version >= _LAST_EPOCH_SINCE
         wanted = {
             each.partition: Wanted(
-                ids[each.partition.topic],
+                each.topic_id,
                 each.offset,
                 each.leader_epoch,
                 each.last_epoch if knows_last_epoch else NO_EPOCH,
@@ -404,6 +421,7 @@ class Fetcher:
         wanted = {fetch.partition: at for fetch, at in due.items()}
         try:
             begin = await self._begin_at_committed(wanted)
+            ids = {fetch: self._metadata.topic_id(fetch.partition.topic) for fetch in due}
             found = await self._offsets.find(
                 wanted, self._options.lookup_timeout, self._options.isolation
             )
@@ -415,9 +433,9 @@ class Fetcher:
         else:
             for fetch in due:
                 if (committed := begin.get(fetch.partition)) is not None:
-                    self._plan.locate(fetch, committed.offset, committed.leader_epoch)
+                    self._plan.locate(fetch, committed.offset, committed.leader_epoch, ids[fetch])
                 elif (offset := found.get(fetch.partition)) is not None:
-                    self._plan.locate(fetch, offset.offset)
+                    self._plan.locate(fetch, offset.offset, topic_id=ids[fetch])
             self._arrive(())
         self._act_soon()
 

@@ -16,6 +16,8 @@ The rules (KIP-74 and Kafka's `AbstractFetch`):
 - A position is the offset after the last record, with that record's leader epoch. When the leader
   epoch of the partition has changed, the leader is asked whether its log still has that record,
   before it is asked for more (KIP-320). From Fetch version 12 on it also says so by itself.
+- A position that a broker has found or served belongs to a topic's id. If the topic is deleted and
+  created again, the position is lost: `Fetcher` compares the ids before it asks (KIP-516).
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ from trimtab.wire.messages.fetch import (
     PartitionData,
 )
 from trimtab.wire.sentinels import NO_BROKER, NO_EPOCH, NO_LEADER
+from trimtab.wire.types import ZERO_UUID
 
 logger = logging.getLogger("trimtab.client")
 
@@ -111,6 +114,7 @@ class PartitionFetch(NamedTuple):
     Attributes:
         last_epoch: the leader epoch of the record before `offset`; -1 if it is not known.
         leader_epoch: the partition's present leader epoch; -1 if it is not known.
+        topic_id: of the topic to which `offset` belongs; zero if it is not known.
     """
 
     partition: TopicPartition
@@ -118,6 +122,7 @@ class PartitionFetch(NamedTuple):
     offset: int
     last_epoch: int = NO_EPOCH
     leader_epoch: int = NO_EPOCH
+    topic_id: bytes = ZERO_UUID
 
 
 class NodeFetch(NamedTuple):
@@ -176,6 +181,8 @@ class _PartitionState:
     """The leader epoch of the record before `offset`; -1 if it is not known."""
     origin_epoch: int
     """The leader epoch of the record before `origin`."""
+    topic_id: bytes = ZERO_UUID
+    """Of the topic to which `offset` belongs; zero until a broker has looked it up or served it."""
     valid_in: int = NO_EPOCH
     """The leader epoch in which the log was found to have that record."""
     is_validating: bool = False
@@ -276,7 +283,12 @@ class FetchPlan:
                 due.has_more |= state.has_more
                 due.fetches.append(
                     PartitionFetch(
-                        state.partition, state.epoch, state.offset, state.last_epoch, epoch
+                        state.partition,
+                        state.epoch,
+                        state.offset,
+                        state.last_epoch,
+                        epoch,
+                        state.topic_id,
                     )
                 )
         fetches = {}
@@ -327,7 +339,14 @@ class FetchPlan:
                 continue
             state.is_validating = True
             due.append(
-                PartitionFetch(state.partition, state.epoch, state.offset, state.last_epoch, epoch)
+                PartitionFetch(
+                    state.partition,
+                    state.epoch,
+                    state.offset,
+                    state.last_epoch,
+                    epoch,
+                    state.topic_id,
+                )
             )
         return due, is_stale
 
@@ -397,12 +416,19 @@ class FetchPlan:
         )
         return min(times, default=None)
 
-    def locate(self, fetch: PartitionFetch, offset: int, last_epoch: int = NO_EPOCH) -> None:
+    def locate(
+        self,
+        fetch: PartitionFetch,
+        offset: int,
+        last_epoch: int = NO_EPOCH,
+        topic_id: bytes = ZERO_UUID,
+    ) -> None:
         """Store a looked-up position, unless the consumer has sought elsewhere since."""
         state = self._current(fetch)
         if state is not None:
             state.offset = state.origin = offset
             state.last_epoch = state.origin_epoch = last_epoch
+            state.topic_id = topic_id
             state.valid_in = NO_EPOCH
             state.is_located = True
             state.failures = 0
@@ -440,6 +466,11 @@ class FetchPlan:
         state = self._states.get(partition)
         return NO_OFFSET if state is None or state.epoch != epoch else state.log_end
 
+    def topic_id(self, partition: TopicPartition) -> bytes:
+        """The id of the topic to which a partition's position belongs; zero if it is not known."""
+        state = self._states.get(partition)
+        return ZERO_UUID if state is None else state.topic_id
+
     def is_current(self, fetched: Fetched) -> bool:
         """Whether the partition is still assigned, under the same epoch."""
         state = self._states.get(fetched.partition)
@@ -452,17 +483,6 @@ class FetchPlan:
                 state = self._states[taken.partition]
                 state.is_ready, state.unread = False, 0
                 self._states.move_to_end(taken.partition)
-
-    def begin_again(self, topic: str) -> None:
-        """A new topic has this name: its partitions begin by `auto.offset.reset`.
-
-        Without that, positions stay, and the brokers say whether they are in the log.
-        """
-        for state in self._states.values():
-            if state.partition.topic == topic and state.offset >= 0:
-                state.valid_in = state.last_epoch = state.origin_epoch = NO_EPOCH
-                if self._options.reset is not None:
-                    self._reset(state, self._options.reset)
 
     def receive(
         self,
@@ -519,6 +539,7 @@ class FetchPlan:
         if state is None:
             return
         state.failures = 0
+        state.topic_id = fetch.topic_id
         is_committed = self._options.isolation is Isolation.READ_COMMITTED
         state.log_end = data.last_stable_offset if is_committed else data.high_watermark
         if data.preferred_read_replica >= 0:

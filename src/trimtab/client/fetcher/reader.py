@@ -25,7 +25,13 @@ from trimtab.client.fetcher.plan import NO_END, Assignment, Batches, Fetched
 from trimtab.client.fetcher.taken import Taken
 from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.client.network.session import Session
-from trimtab.errors import CorruptData, KafkaError, NotDeserialized, UsageError
+from trimtab.errors import (
+    CorruptData,
+    KafkaError,
+    NotDeserialized,
+    TopicRecreated,
+    UsageError,
+)
 from trimtab.records import Deserializers, Record, TopicPartition
 from trimtab.system.optional import import_pyarrow
 from trimtab.wire.batch_cy import read_some_records
@@ -473,6 +479,9 @@ class Reader:
             elif isinstance(piece, _Chunk):
                 self._taken.begin(piece.fetched)
                 return piece
+            elif isinstance(piece.result, TopicRecreated) and self._reset is not None:
+                end = self._assignments[piece.partition].end
+                self._seek_all([piece.partition], self._reset, end)
             elif raises:
                 self._taken.begin(piece)  # first: Ctrl-C between the two must not lose it
                 del self._pending[index]

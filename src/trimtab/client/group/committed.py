@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 
 from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.group.membership import Identity
 from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.client.network.coordinator import CoordinatorLink, Verdict
+from trimtab.client.network.metadata import Metadata
 from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, error_code
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.offset_commit import (
@@ -24,7 +25,10 @@ from trimtab.wire.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
 )
+from trimtab.wire.types import ZERO_UUID
 
 _LAST_VERSION_WITH_NAMES = 9
 _SEVERAL_GROUPS_SINCE = 8
@@ -35,12 +39,20 @@ _LOST = {
     ErrorCode.REBALANCE_IN_PROGRESS: "the group is rebalancing; poll, then commit again",
     ErrorCode.FENCED_INSTANCE_ID: "another member has the same group.instance.id",
 }
+_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+_IDS_AFTER = 0.1
+"""Seconds until offsets are asked for once more, if the coordinator does not know a topic's id."""
 
 
 class CommittedOffsets:
     """The committed offsets of one group.
 
+    Topics go by their ids as soon as all of a request's are known and the coordinator reads them,
+    since Kafka 4.2: so an offset of a deleted topic is not taken for one of a new topic with the
+    same name.
+
     Args:
+        metadata: has the ids of topics.
         identity: who commits, at the time of each request. Raises KafkaError if nobody may.
     """
 
@@ -49,44 +61,59 @@ class CommittedOffsets:
         group: str,
         instance_id: str | None,
         link: CoordinatorLink,
+        metadata: Metadata,
         identity: Callable[[], Identity],
         metrics: ConsumerMetrics,
     ) -> None:
         self._group = group
         self._instance_id = instance_id
         self._link = link
+        self._metadata = metadata
         self._identity = identity
         self._metrics = metrics
         self._in_order = asyncio.Lock()
         self._trouble: KafkaError | None = None
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        topic_ids: Mapping[TopicPartition, bytes],
+        timeout: float,
+        waits_for_topics: bool = True,
     ) -> None:
         """Store offsets. One commit after the other, so that none overtakes a later one.
 
+        Args:
+            topic_ids: of the topics to which the offsets belong; zero if one is not known.
+            waits_for_topics: whether to try again while the coordinator does not know a topic.
+
         Raises:
             BrokerError: the coordinator refuses; if the member has lost its partitions, the
-                records after the last commit will be read again, by their new owners.
+                records after the last commit will be read again, by their new owners. Or a topic
+                was deleted; the offsets of other topics are stored.
             Unavailable: no answer within `timeout` seconds.
         """
         if not offsets:
             return
-        by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
-        for (topic, index), given in offsets.items():
-            by_topic.setdefault(topic, []).append(
+        names = {topic_ids[partition]: partition.topic for partition in offsets}
+        by_topic: dict[tuple[str, bytes], list[OffsetCommitRequestPartition]] = {}
+        for partition, given in offsets.items():
+            by_topic.setdefault((partition.topic, topic_ids[partition]), []).append(
                 OffsetCommitRequestPartition(
-                    partition_index=index,
+                    partition_index=partition.partition,
                     committed_offset=given.offset,
                     committed_leader_epoch=given.leader_epoch,
                     committed_metadata=given.metadata,
                 )
             )
         topics = [
-            OffsetCommitRequestTopic(name=name, partitions=of) for name, of in by_topic.items()
+            OffsetCommitRequestTopic(name=name, topic_id=topic_id, partitions=of)
+            for (name, topic_id), of in by_topic.items()
         ]
+        gone: list[BrokerError] = []
 
         def make(version: int) -> OffsetCommitRequest:
+            gone.clear()
             generation, member_id = self._identity()
             return OffsetCommitRequest(
                 group_id=self._group,
@@ -98,14 +125,20 @@ class CommittedOffsets:
 
         def judge(response: OffsetCommitResponse) -> Verdict:
             for topic in response.topics:
+                name = topic.name or names.get(topic.topic_id, "")
                 for each in topic.partitions:
                     code = error_code(each.error_code)
                     if code is ErrorCode.STALE_MEMBER_EPOCH:
                         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # again, in its next epoch
                     if code is not ErrorCode.NONE:
-                        subject = f"group {self._group}, {topic.name}-{each.partition_index}"
+                        subject = f"group {self._group}, {name}-{each.partition_index}"
                         if code in _LOST:
                             raise BrokerError(code, _LOST[code], subject)
+                        if code in _GONE and not (
+                            waits_for_topics and self._may_exist(name, topic.topic_id)
+                        ):
+                            gone.append(BrokerError(code, "the topic was deleted", subject))
+                            continue
                         return code, subject
             return ErrorCode.NONE, ""
 
@@ -113,9 +146,16 @@ class CommittedOffsets:
             with self._metrics.measured("commit"):
                 await self._link.ask(
                     *(OffsetCommitRequest, make, judge),
-                    at_most=_LAST_VERSION_WITH_NAMES,
+                    at_most=_newest(topic_ids[partition] for partition in offsets),
                     check=self._note_trouble,
                 )
+        if gone:
+            raise gone[0]
+
+    def _may_exist(self, name: str, topic_id: bytes) -> bool:
+        """Whether a topic that the coordinator does not know is perhaps only new to it."""
+        self._metadata.request_update()
+        return topic_id in (ZERO_UUID, self._metadata.topic_id(name))
 
     async def fetch(
         self, partitions: Collection[TopicPartition], timeout: float
@@ -130,6 +170,20 @@ class CommittedOffsets:
         by_topic: dict[str, list[int]] = {}
         for topic, index in partitions:
             by_topic.setdefault(topic, []).append(index)
+        async with self._within(timeout, "read"):
+            while (found := await self._fetch(by_topic)) is None:
+                self._metadata.add(by_topic)
+                await self._metadata.wait_for_update()
+                await asyncio.sleep(_IDS_AFTER)
+        return found
+
+    async def _fetch(
+        self, by_topic: Mapping[str, list[int]]
+    ) -> dict[TopicPartition, OffsetAndMetadata] | None:
+        """The committed offsets; None if the coordinator does not know the id of a topic."""
+        ids = {name: self._metadata.topic_id(name) for name in by_topic}
+        names = {topic_id: name for name, topic_id in ids.items()}
+        unknown: list[str] = []
 
         def make(version: int) -> OffsetFetchRequest:
             is_stable = version >= _STABLE_SINCE
@@ -144,7 +198,7 @@ class CommittedOffsets:
             group = OffsetFetchRequestGroup(
                 group_id=self._group,
                 topics=[
-                    OffsetFetchRequestTopics(name=name, partition_indexes=of)
+                    OffsetFetchRequestTopics(name=name, topic_id=ids[name], partition_indexes=of)
                     for name, of in by_topic.items()
                 ],
             )
@@ -155,26 +209,28 @@ class CommittedOffsets:
             code = error_code(whole.error_code)
             if code is not ErrorCode.NONE:
                 return code, f"group {self._group}"
-            for topic in whole.topics:
-                for each in topic.partitions:
-                    if each.error_code:
-                        subject = f"group {self._group}, {topic.name}-{each.partition_index}"
-                        return error_code(each.error_code), subject
+            for name, each in _answers(response, names):
+                if each.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
+                    unknown.append(name)
+                elif each.error_code:
+                    subject = f"group {self._group}, {name}-{each.partition_index}"
+                    return error_code(each.error_code), subject
             return ErrorCode.NONE, ""
 
-        async with self._within(timeout, "read"):
-            response = await self._link.ask(
-                *(OffsetFetchRequest, make, judge),
-                at_most=_LAST_VERSION_WITH_NAMES,
-                check=self._note_trouble,
-            )
-        topics = response.groups[0].topics if response.groups else response.topics
+        response = await self._link.ask(
+            *(OffsetFetchRequest, make, judge),
+            at_most=_newest(ids.values()),
+            check=self._note_trouble,
+        )
+        if unknown:
+            subject = f"group {self._group}, topic {unknown[0]}"
+            self._trouble = BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, "", subject)
+            return None
         return {
-            TopicPartition(topic.name, each.partition_index): OffsetAndMetadata(
+            TopicPartition(name, each.partition_index): OffsetAndMetadata(
                 each.committed_offset, each.metadata or "", each.committed_leader_epoch
             )
-            for topic in topics
-            for each in topic.partitions
+            for name, each in _answers(response, names)
             if each.committed_offset >= 0
         }
 
@@ -193,3 +249,21 @@ class CommittedOffsets:
     def _note_trouble(self) -> None:
         """Keep the error of the attempt before, to name it if time runs out."""
         self._trouble = self._link.trouble or self._trouble
+
+
+def _newest(topic_ids: Iterable[bytes]) -> int | None:
+    """The newest version of a request about topics with these ids."""
+    return _LAST_VERSION_WITH_NAMES if ZERO_UUID in topic_ids else None
+
+
+def _answers(
+    response: OffsetFetchResponse, names: Mapping[bytes, str]
+) -> Iterator[tuple[str, OffsetFetchResponsePartition | OffsetFetchResponsePartitions]]:
+    """The answer about each partition, with the topic's name."""
+    for topic in response.topics:
+        for partition in topic.partitions:
+            yield topic.name, partition
+    for group in response.groups:
+        for each in group.topics:
+            for answer in each.partitions:
+                yield each.name or names.get(each.topic_id, ""), answer

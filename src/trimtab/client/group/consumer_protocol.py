@@ -21,9 +21,10 @@ from uuid import UUID
 from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.group.handover import Change, Handover, Kind
 from trimtab.client.group.membership import NO_MEMBER, Identity, MemberOptions
+from trimtab.client.group.subscription import SubscriptionPattern
 from trimtab.client.network.coordinator import CoordinatorLink, Verdict
 from trimtab.client.network.metadata import Metadata
-from trimtab.errors import BrokerError, ErrorCode, KafkaError, error_code
+from trimtab.errors import BrokerError, ErrorCode, KafkaError, UsageError, error_code
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -38,11 +39,11 @@ _JOIN, _LEAVE, _LEAVE_STATICALLY = 0, -1, -2
 _REJOIN = frozenset(
     {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND}
 )
-"""Errors after which the member joins again: the coordinator does not know it, or not in this epoch.
-"""
+"""Errors after which the member joins again."""
 _FIRST_INTERVAL = 5.0
+_PATTERNS_SINCE = 1
 _NAMES_AFTER = 0.1
-"""Seconds until the client asks for metadata of a topic whose id it does not know."""
+"""Seconds until the client asks once more for a topic whose id no broker knew."""
 
 
 class ConsumerMember:
@@ -71,10 +72,17 @@ class ConsumerMember:
         self._metrics = metrics
         self._member_id = str(UUID(int=random.getrandbits(128), version=4))
         self._topics: frozenset[str] = frozenset()
+        self._pattern: SubscriptionPattern | None = None
+        self._has_told_pattern = False
         self._has_topics = asyncio.Event()
         """An expression may match none yet; who joins must name one."""
         self._target: frozenset[tuple[bytes, int]] | None = None
         """The assignment by topic id; None until one has come."""
+        self._topic_ids: dict[TopicPartition, bytes] = {}
+        """Of the partitions that the application reads, as they were assigned."""
+        self._nameless: frozenset[bytes] = frozenset()
+        """The assigned topics whose names the client does not know."""
+        self._is_nameless = asyncio.Event()
         self._interval = _FIRST_INTERVAL
         self._due = asyncio.Event()
         """Set when the next heartbeat must not wait for the interval."""
@@ -86,13 +94,13 @@ class ConsumerMember:
         """Whether it has the partitions that the application reads."""
         metadata.on_update(self._changed.set)
 
-    def subscribe(self, topics: frozenset[str]) -> None:
-        if topics != self._topics:
-            self._topics = topics
+    def subscribe(self, topics: frozenset[str], pattern: SubscriptionPattern | None = None) -> None:
+        if (topics, pattern) != (self._topics, self._pattern):
+            self._topics, self._pattern = topics, pattern
             self._metadata.add(topics)
             self._tells_all = True
             self._due.set()
-            if topics:
+            if topics or pattern is not None:
                 self._has_topics.set()
             else:
                 self._has_topics.clear()
@@ -127,7 +135,8 @@ class ConsumerMember:
         """Return when the membership has ended and the member may join again."""
         self.identity, self._target, self._tells_all = Identity(_JOIN, self._member_id), None, True
         loop = asyncio.get_running_loop()
-        parts = [loop.create_task(part) for part in (self._beat(), self._reconcile())]
+        living = self._beat(), self._reconcile(), self._find_names()
+        parts = [loop.create_task(part) for part in living]
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             for part in parts:
@@ -173,6 +182,9 @@ class ConsumerMember:
         if tells_all:
             request.rebalance_timeout_ms = int(self._options.poll_interval * 1000)
             request.subscribed_topic_names = sorted(self._topics)
+            if self._pattern is not None or self._has_told_pattern:  # "" takes it back
+                request.subscribed_topic_regex = self._pattern.pattern if self._pattern else ""
+                self._has_told_pattern = self._pattern is not None
             request.server_assignor = self._options.server_assignor
             request.rack_id = self._options.rack
         return request
@@ -195,7 +207,15 @@ class ConsumerMember:
                 raise BrokerError(code, response.error_message or "", str(self._link))
             return code, ""
 
-        return await self._link.ask(ConsumerGroupHeartbeatRequest, lambda version: request, judge)
+        def make(version: int) -> ConsumerGroupHeartbeatRequest:
+            if request.subscribed_topic_regex is not None and version < _PATTERNS_SINCE:
+                raise UsageError(
+                    f"{self._pattern}: this coordinator evaluates no expressions, as Kafka does"
+                    " since 4.0; subscribe to a compiled one, which the client matches"
+                )
+            return request
+
+        return await self._link.ask(ConsumerGroupHeartbeatRequest, make, judge)
 
     def _take(self, response: ConsumerGroupHeartbeatResponse) -> None:
         self._member_id = response.member_id or self._member_id
@@ -213,19 +233,19 @@ class ConsumerMember:
 
     async def _reconcile(self) -> None:
         """Have the application carry out each assignment; tell the coordinator when it has."""
-        loop, handover = asyncio.get_running_loop(), self._handover
+        handover = self._handover
         while True:
             await self._changed.wait()
             self._changed.clear()
             if self._target is None:
                 continue
-            wanted, is_complete = self._named(self._target)
-            if not is_complete:
-                loop.call_later(_NAMES_AFTER, self._metadata.request_update)
-            if revoked := handover.owned - wanted:
+            owned, ids = handover.owned, self._topic_ids
+            wanted = self._named(self._target)
+            if revoked := frozenset(p for p in owned if wanted.get(p) != ids[p]):
                 await self._carry_out(Change(Kind.REVOKED, revoked))
-            elif added := wanted - handover.owned:
-                await self._carry_out(Change(Kind.ASSIGNED, added))
+            elif added := wanted.keys() - owned:
+                ids.update((partition, wanted[partition]) for partition in added)
+                await self._carry_out(Change(Kind.ASSIGNED, frozenset(added)))
 
     async def _carry_out(self, change: Change) -> None:
         with self._metrics.measured("rebalance"):
@@ -234,20 +254,34 @@ class ConsumerMember:
         self._tells_owned = True
         self._due.set()
 
-    def _named(self, target: Iterable[tuple[bytes, int]]) -> tuple[frozenset[TopicPartition], bool]:
-        """The partitions by name, and whether the names of all topics are known."""
+    def _named(self, target: Iterable[tuple[bytes, int]]) -> dict[TopicPartition, bytes]:
+        """The partitions whose names are known, with the ids of their topics.
+
+        A topic that was deleted and created again has another id: its partitions are other ones.
+        """
         names = {view.topic_id: view.name for view in self._metadata.views()}
-        known = frozenset(
-            TopicPartition(names[topic_id], partition)
+        names |= {self._topic_ids[owned]: owned.topic for owned in self._handover.owned}
+        self._nameless = frozenset(topic_id for topic_id, _ in target if topic_id not in names)
+        if self._nameless:
+            self._is_nameless.set()
+        return {
+            TopicPartition(names[topic_id], partition): topic_id
             for topic_id, partition in target
             if topic_id in names
-        )
-        return known, all(topic_id in names for topic_id, _ in target)
+        }
+
+    async def _find_names(self) -> None:
+        """Ask for topics that are assigned, and of which the client has only the ids."""
+        while True:
+            await self._is_nameless.wait()
+            self._is_nameless.clear()
+            with suppress(KafkaError):
+                await self._metadata.fetch_ids(self._nameless)
+            await asyncio.sleep(_NAMES_AFTER)
+            self._changed.set()
 
     def _owned_by_id(self) -> list[TopicPartitions]:
         topics: dict[bytes, list[int]] = {}
-        for name, partition in sorted(self._handover.owned):
-            view = self._metadata.topic(name)
-            if view is not None:
-                topics.setdefault(view.topic_id, []).append(partition)
+        for owned in sorted(self._handover.owned):
+            topics.setdefault(self._topic_ids[owned], []).append(owned.partition)
         return [TopicPartitions(topic_id=id, partitions=of) for id, of in topics.items()]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
 from trimtab.client.consumer_metrics import ConsumerMetrics
@@ -23,13 +23,14 @@ from trimtab.client.group.committed import CommittedOffsets
 from trimtab.client.group.consumer_protocol import ConsumerMember
 from trimtab.client.group.handover import Handover
 from trimtab.client.group.membership import Identity, MemberOptions, Membership
-from trimtab.client.group.subscription import TopicFinder, Topics
+from trimtab.client.group.subscription import SubscriptionPattern, TopicFinder, Topics
 from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink
 from trimtab.client.network.session import Session
 from trimtab.errors import BrokerError, ErrorCode, KafkaError
 from trimtab.records import TopicPartition
+from trimtab.wire.types import ZERO_UUID
 
 logger = logging.getLogger("trimtab.client")
 
@@ -48,6 +49,8 @@ class Group:
 
     Attributes:
         handover: the changes of partitions, for the poll.
+        topic_id: returns the id of the topic to which the consumer's position of a partition
+            belongs; zero if it is not known.
         is_commit_due: whether `auto.commit.interval.ms` has passed since the last automatic commit.
     """
 
@@ -81,8 +84,9 @@ class Group:
             else ClassicMember(*common, list(assignors))
         )
         self._offsets = CommittedOffsets(
-            options.group_id, options.instance_id, link, self._identity, metrics
+            options.group_id, options.instance_id, link, session.metadata, self._identity, metrics
         )
+        self.topic_id: Callable[[TopicPartition], bytes] = lambda partition: ZERO_UUID
         self.is_commit_due = False
         self._commit_timer: asyncio.TimerHandle | None = None
         self._living: asyncio.Task[None] | None = None
@@ -128,6 +132,9 @@ class Group:
                 self._member.subscribe,
             )
             self._finding = self._start(finder.run())
+        elif isinstance(topics, SubscriptionPattern):
+            assert isinstance(self._member, ConsumerMember), "Subscriber has checked the protocol"
+            self._member.subscribe(frozenset(), topics)
         else:
             self._member.subscribe(topics)
         if self._living is None:
@@ -147,7 +154,10 @@ class Group:
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Store offsets (`CommittedOffsets.commit`)."""
-        await self._offsets.commit(offsets, self._session.timeout)
+        await self._offsets.commit(offsets, self._ids(offsets), self._session.timeout)
+
+    def _ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, bytes]:
+        return {partition: self.topic_id(partition) for partition in partitions}
 
     def begin_committing(self) -> None:
         """Make a commit due after each `auto.commit.interval.ms`."""
@@ -166,16 +176,23 @@ class Group:
         self._set_commit_timer()
         if self._committing is None or self._committing.done():
             self._committing = asyncio.get_running_loop().create_task(
-                self.commit_automatically(offsets)
+                self._commit_unasked(offsets, self._ids(offsets))
             )
 
     async def commit_automatically(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
         """Store offsets; a failure is logged, as nobody has asked for this commit."""
+        await self._commit_unasked(offsets, self._ids(offsets))
+
+    async def _commit_unasked(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        topic_ids: Mapping[TopicPartition, bytes],
+    ) -> None:
         timeout = min(self._session.timeout, _AUTOMATIC_COMMIT)
         try:
-            await self._offsets.commit(offsets, timeout)
+            await self._offsets.commit(offsets, topic_ids, timeout, waits_for_topics=False)
         except KafkaError as error:
             logger.warning(
                 "group %s: automatic commit failed, so records will be read again unless a later"

@@ -1,4 +1,8 @@
-"""The topics that a consumer subscribes to: names, or an expression that names must match."""
+"""The topics that a consumer subscribes to: names, or an expression that names must match.
+
+The client matches a compiled Python expression; the group's coordinator evaluates a
+`SubscriptionPattern`, in RE2's syntax (KIP-848).
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,44 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from trimtab.client.arguments import checked_names, shown
+from trimtab.client.arguments import checked_names, checked_text, shown
 from trimtab.client.network.metadata import Metadata
 from trimtab.errors import ErrorCode, KafkaError, UsageError
 
 logger = logging.getLogger("trimtab.client")
 
-Topics: TypeAlias = frozenset[str] | re.Pattern[str]
+
+@dataclass(frozen=True)
+class SubscriptionPattern:
+    """An expression that the group's coordinator evaluates (KIP-848): the whole name must match.
+
+    In RE2's syntax. The members of a group agree on its topics, since they have only one view of
+    them, and the client asks for no list of all topics.
+
+    Raises:
+        UsageError: it is not text, or it is empty.
+    """
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        if not checked_text("pattern of a SubscriptionPattern", self.pattern):
+            raise UsageError("SubscriptionPattern(''): is empty; write .* for all topics")
+
+
+Topics: TypeAlias = frozenset[str] | re.Pattern[str] | SubscriptionPattern
 """The names, or the expression that the whole name must match."""
 
 
 def checked_topics(topics: object) -> Topics:
     """Raises:
-    UsageError: neither names of topics nor a compiled regular expression.
+    UsageError: neither names of topics nor an expression.
     """
+    if isinstance(topics, SubscriptionPattern):
+        return topics
     if isinstance(topics, re.Pattern):
         if not isinstance(topics.pattern, str):
             raise UsageError(f"pattern {shown(topics)}: must be text; leave the b out")

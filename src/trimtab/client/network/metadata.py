@@ -31,12 +31,12 @@ from trimtab.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 from trimtab.wire.sentinels import NO_BROKER, NO_LEADER
+from trimtab.wire.types import ZERO_UUID
 
 logger = logging.getLogger("trimtab.client")
 
 _PATIENCE = 1.0
 """Seconds for which a topic may be incomplete before the log says so: new ones have no leader."""
-ZERO_UUID = bytes(16)
 
 
 def view_topic(topic: MetadataResponseTopic, nodes: dict[int, Node]) -> TopicView:
@@ -120,6 +120,11 @@ class Metadata:
     def topic(self, name: str) -> TopicView | None:
         """The last view of a topic; None if there was none yet."""
         return self._topics.get(name)
+
+    def topic_id(self, name: str) -> bytes:
+        """The id of a topic in its last view; zero without a view, or if brokers have no ids."""
+        view = self._topics.get(name)
+        return ZERO_UUID if view is None else view.topic_id
 
     def views(self) -> list[TopicView]:
         """The last views of all topics that are known."""
@@ -277,7 +282,8 @@ class Metadata:
         if self._failing_since is None:
             self._failing_since = asyncio.get_running_loop().time()
         try:
-            response = await self._ask(topics, create)
+            named = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+            response = await self._ask(named, create)
         except BaseException as error:  # also if cancelled: no broker answered in time
             if isinstance(error, KafkaError):
                 self._failure = error
@@ -288,14 +294,21 @@ class Metadata:
         self._store(response)
         return response
 
-    async def _ask(self, topics: list[str] | None, create: bool) -> MetadataResponse:
+    async def fetch_ids(self, ids: Iterable[bytes]) -> None:
+        """Request the topics with these ids, and announce their views (KIP-516, Kafka 3.1)."""
+        wanted = [MetadataRequestTopic(name=None, topic_id=each) for each in ids]
+        self._store(await self._ask(wanted, create=False))
+        if self._age_timer is None:
+            self._refresh_when_old()
+        self._announce()
+
+    async def _ask(
+        self, topics: list[MetadataRequestTopic] | None, create: bool
+    ) -> MetadataResponse:
         connection = await self._connections.connect_any()
         self._is_asking = True
         version = connection.version_of(MetadataRequest)
-        request = MetadataRequest(
-            topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
-            allow_auto_topic_creation=create,
-        )
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=create)
         if topics is None and version == 0:
             request.topics = []
         response = await connection.request(request, version)
@@ -320,6 +333,8 @@ class Metadata:
         self._connections.update(self.nodes.values())
         for topic in response.topics:
             name = topic.name or ""
+            if not name:  # no topic has the id that was asked for
+                continue
             self._doubted.discard(name)
             if topic.error_code == ErrorCode.NONE:
                 self._errors.pop(name, None)

@@ -31,7 +31,7 @@ from trimtab.client.metrics_cy import ProducerMetrics
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.connection import Connection, Node
 from trimtab.client.network.connections import Connections
-from trimtab.client.network.metadata import ZERO_UUID, Metadata
+from trimtab.client.network.metadata import Metadata
 from trimtab.client.partitioner.protocol import silent_after
 from trimtab.client.sender.identity import Anonymous
 from trimtab.client.sender.node_record import NodeRecord
@@ -47,6 +47,7 @@ from trimtab.client.topic_view import TopicView
 from trimtab.errors import AuthenticationFailed, BrokerError, ErrorCode, KafkaError, Unavailable
 from trimtab.wire.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse
 from trimtab.wire.sentinels import NO_LEADER, NO_OFFSET, NO_TIMESTAMP
+from trimtab.wire.types import ZERO_UUID
 
 logger = logging.getLogger("trimtab.client")
 

@@ -38,9 +38,11 @@ from trimtab.wire.messages.fetch import (
     PartitionData,
 )
 from trimtab.wire.sentinels import EARLIEST, LATEST, NO_EPOCH
+from trimtab.wire.types import ZERO_UUID
 
 NODE = 1
 BACKOFF = 0.1
+ID = bytes(range(16))
 A, B, C, D = (TopicPartition("t", number) for number in range(4))
 
 
@@ -407,24 +409,28 @@ def test_a_position_outside_the_log_is_looked_up_again(reset: int) -> None:
 
 
 @pytest.mark.kip(516)
-@pytest.mark.parametrize("reset", [EARLIEST, LATEST])
-def test_a_topic_that_was_created_again_is_begun_again(reset: int) -> None:
-    plan = reading(A, B, start=500, reset=reset)
-    plan.begin_again(A.topic)
-    assert fetches_of(plan) == []
-    assert plan.begin_lookups(0.0) == {PartitionFetch(p, 1, reset): reset for p in (A, B)}
+def test_a_position_belongs_to_the_topic_that_served_it() -> None:
+    plan = reading(A)
+    (fetch,) = fetches_of(plan)
+    assert plan.topic_id(A) == fetch.topic_id == ZERO_UUID
+    fetched, _ = receive(plan, [fetch._replace(topic_id=ID)], data_of(A, batch(0, b"x")))
+    plan.drain(fetched)
+    (fetch,) = fetches_of(plan)
+    assert plan.topic_id(A) == fetch.topic_id == ID
+    plan.update(assignments(A, start=500, epoch=2))
+    (fetch,) = fetches_of(plan)
+    assert plan.topic_id(A) == fetch.topic_id == ZERO_UUID, "no broker has found it yet"
 
 
 @pytest.mark.kip(516)
-def test_of_a_topic_that_was_created_again_no_record_was_read() -> None:
-    plan = reading(A, reset=None)
-    fetched, _ = receive(plan, fetches_of(plan), data_of(A, batch(0, b"x")))
-    plan.drain(fetched)
-    (before,) = fetches_of(plan)
-    plan.begin_again("another")
-    assert fetches_of(plan) == [before]
-    plan.begin_again(A.topic)
-    assert fetches_of(plan) == [before._replace(last_epoch=NO_EPOCH)] != [before]
+def test_a_position_belongs_to_the_topic_in_which_it_was_found() -> None:
+    plan = reading(A, start=LATEST)
+    (fetch,) = plan.begin_lookups(0.0)
+    plan.locate(fetch, 42, 7, ID)
+    (fetch,) = fetches_of(plan)
+    assert (fetch.offset, fetch.topic_id) == (42, ID)
+    ((doubtful,), _) = plan.begin_validations(0.0, lambda _: 8)
+    assert doubtful.topic_id == ID
 
 
 def test_without_a_reset_a_position_outside_the_log_is_an_error() -> None:

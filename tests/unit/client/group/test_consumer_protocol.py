@@ -1,14 +1,32 @@
-"""Members of KIP-848's groups that are static, or refused, against trimtab's brokers."""
+"""Members of KIP-848's groups that are static, that subscribe to an expression of the coordinator,
+or that are refused, against trimtab's brokers."""
 
 from __future__ import annotations
+
+import asyncio
+import re
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.unit.broker.conftest import Lab, lab
 from tests.unit.client.group.test_group_consumer import QUICK, consumer, fill, partitions, read
+from trimtab import SubscriptionPattern
+from trimtab.client.consumer_metrics import ConsumerMetrics
+from trimtab.client.group import consumer_protocol
 from trimtab.client.group.consumer_protocol import ConsumerMember
-from trimtab.errors import BrokerError
+from trimtab.client.group.handover import Handover
+from trimtab.client.group.membership import MemberOptions
+from trimtab.errors import BrokerError, ErrorCode, UsageError
 from trimtab.records import TopicPartition
+from trimtab.sim.world import World
+from trimtab.wire.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
 
 __all__ = ["lab"]
 
@@ -94,3 +112,182 @@ def test_a_member_whose_coordinator_does_not_know_the_group_joins_again(lab: Lab
             assert set(lost) == one.assignment() == partitions(0, 1, 2, 3)
 
     lab.run(scenario, config=QUICK)
+
+
+@pytest.fixture
+def beats(monkeypatch: pytest.MonkeyPatch) -> list[ConsumerGroupHeartbeatRequest]:
+    """The heartbeats of all members."""
+    sent: list[ConsumerGroupHeartbeatRequest] = []
+    ask = ConsumerMember._ask
+
+    async def note(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> Any:
+        sent.append(request)
+        return await ask(member, request)
+
+    monkeypatch.setattr(ConsumerMember, "_ask", note)
+    return sent
+
+
+def test_the_coordinator_evaluates_an_expression(
+    lab: Lab, beats: list[ConsumerGroupHeartbeatRequest]
+) -> None:
+    async def scenario() -> None:
+        for topic in ("orders-a", "orders-b", "payments"):
+            await fill(lab, 1, topic)
+        async with consumer(lab, **OPTIONS) as reader:
+            pattern = SubscriptionPattern("orders-.*")
+            reader.subscribe(pattern)
+            assert reader.subscription() == pattern
+            assert len(await read(reader, 20)) == 20
+            assert {each.topic for each in reader.assignment()} == {"orders-a", "orders-b"}
+            await fill(lab, 1, "orders-c")
+            assert len(await read(reader, 10)) == 10
+
+            told = len(beats)
+            reader.subscribe(SubscriptionPattern("payments"))
+            assert len(await read(reader, 10)) == 10
+            assert {each.topic for each in reader.assignment()} == {"payments"}
+            reader.subscribe(["orders-a"])
+            async with asyncio.timeout(60):
+                while reader.assignment() != partitions(0, topic="orders-a"):
+                    await reader.poll(100)
+        subscriptions = [
+            (each.subscribed_topic_names, each.subscribed_topic_regex)
+            for each in beats
+            if (each.subscribed_topic_names, each.subscribed_topic_regex) != (None, None)
+        ]
+        assert subscriptions == [([], "orders-.*"), ([], "payments"), (["orders-a"], "")]
+        assert 3 < told < len(beats), "most heartbeats have no subscription"
+
+    lab.run(scenario, config=QUICK)
+
+
+def test_an_expression_may_match_nothing_yet(lab: Lab) -> None:
+    async def scenario() -> None:
+        async with consumer(lab, **OPTIONS) as reader:
+            reader.subscribe(SubscriptionPattern("t"))
+            assert await reader.poll(3000) == []
+            await fill(lab)
+            assert await read(reader, 40) == list(range(40))
+
+    lab.run(scenario, config=QUICK)
+
+
+def test_who_is_removed_subscribes_to_the_expression_again(lab: Lab) -> None:
+    async def scenario() -> None:
+        await fill(lab)
+        async with consumer(lab, **OPTIONS, max_poll_interval_ms=9000) as reader:
+            reader.subscribe(SubscriptionPattern("t"))
+            assert len(await read(reader, 40)) == 40
+            await asyncio.sleep(30)
+            async with asyncio.timeout(60):
+                await reader.poll(100)
+                while reader.assignment() != partitions(0, 1, 2, 3):
+                    await reader.poll(100)
+
+    lab.run(scenario, config=QUICK)
+
+
+def test_an_invalid_expression_ends_the_membership(lab: Lab) -> None:
+    async def scenario() -> None:
+        await fill(lab)
+        async with consumer(lab, **OPTIONS) as reader:
+            reader.subscribe(SubscriptionPattern("orders-("))
+            for _ in range(2):
+                with pytest.raises(BrokerError, match=r"'orders-\('") as raised:
+                    await reader.poll(5000)
+                assert raised.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+            await reader.unsubscribe()
+            reader.subscribe(SubscriptionPattern("t"))
+            assert len(await read(reader, 40)) == 40
+
+    lab.run(scenario, config=QUICK)
+
+
+def test_an_older_coordinator_evaluates_no_expressions(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_protocol, "_PATTERNS_SINCE", 2)
+
+    async def scenario() -> None:
+        async with consumer(lab, **OPTIONS) as reader:
+            reader.subscribe(SubscriptionPattern("t"))
+            with pytest.raises(UsageError, match=r"pattern='t'.*since 4\.0; subscribe to a comp"):
+                await reader.poll(5000)
+
+    lab.run(scenario, config=QUICK)
+
+
+def test_an_expression_of_the_coordinator_needs_its_protocol(lab: Lab) -> None:
+    async def scenario() -> None:
+        pattern = SubscriptionPattern("t")
+        async with consumer(lab) as reader:
+            with pytest.raises(UsageError, match=r"group\.protocol=consumer.* re\.compile\('t'\)"):
+                reader.subscribe(pattern)
+            assert reader.subscription() == frozenset()
+        async with consumer(lab, **OPTIONS, group_id=None) as reader:
+            with pytest.raises(UsageError, match="group_id"):
+                reader.subscribe(pattern)
+
+    lab.run(scenario)
+
+
+@pytest.mark.parametrize("pattern", ["", b"t", re.compile("t"), None])
+def test_an_expression_of_the_coordinator_is_text(pattern: Any) -> None:
+    with pytest.raises(UsageError, match="SubscriptionPattern"):
+        SubscriptionPattern(pattern)
+
+
+@pytest.mark.kip(516)
+async def test_partitions_of_a_topic_with_another_id_are_other_ones(world: World) -> None:
+    """Also if the coordinator replaces them in one step, and the client knows both ids."""
+    old, new = b"o" * 16, b"n" * 16
+    names = {old: "t", new: "t"}
+    changes: list[tuple[str, int]] = []
+    handover = Handover()
+
+    def carry_out() -> None:
+        assert handover.change is not None
+        changes.append((handover.change.kind.value, len(handover.change.partitions)))
+        asyncio.get_running_loop().call_soon(handover.carried_out)
+
+    handover.on_due = carry_out
+    owned: list[Any] = []
+    over = asyncio.get_running_loop().create_future()
+
+    async def answer(_: Any, make: Any, judge: Any) -> ConsumerGroupHeartbeatResponse:
+        request = make(1)
+        if request.topic_partitions is not None:
+            owned.append([each.topic_id for each in request.topic_partitions])
+        if len(owned) == 4:
+            over.set_result(None)
+        replaced = TopicPartitions(topic_id=new if len(owned) > 1 else old, partitions=[0])
+        return ConsumerGroupHeartbeatResponse(
+            error_code=0,
+            throttle_time_ms=0,
+            member_epoch=1,
+            heartbeat_interval_ms=5000,
+            assignment=Assignment(topic_partitions=[replaced]),
+        )
+
+    metadata = SimpleNamespace(
+        on_update=lambda _: None,
+        add=lambda _: None,
+        views=lambda: [SimpleNamespace(topic_id=id, name=name) for id, name in names.items()],
+    )
+    member = ConsumerMember(
+        cast(Any, SimpleNamespace(ask=answer)),
+        cast(Any, metadata),
+        handover,
+        MemberOptions("g", None, 45, 3, 300, None, None),
+        ConsumerMetrics(lambda: 0.0, 30, 2),
+        world.random("member"),
+    )
+    member.subscribe(frozenset(["t"]))
+    running = asyncio.ensure_future(member.run())
+    async with asyncio.timeout(60):
+        await over
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert changes == [("lost", 0), ("assigned", 1), ("revoked", 1), ("assigned", 1)]
+    assert owned == [[], [old], [], [new]]
