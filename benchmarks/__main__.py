@@ -24,6 +24,7 @@ STAGES = {
     "table": "send_table; with confluent-kafka and the machine's limit",
     "java": "Producer.send with up to 10,000 partitions; with Java's ProducerPerformance",
     "consumer": "iteration, lists, columns; with confluent-kafka, aiokafka, kafkarrow, Java's tool",
+    "consumer_memory": "peak memory of consumers; with confluent-kafka, aiokafka, kafka-python",
     "sending": "CPU of the sender per batch, from 10 to 10,000 partitions",
     "partitioning": "a study in virtual time: partitioners with slow, failing or throttled brokers",
     "turns": "CPU to choose a partition, from 10 to 10,000 partitions",
@@ -39,7 +40,7 @@ STAGES = {
 
 
 def main() -> int:
-    listing = "\n".join(f"  {name:<13}{what}" for name, what in STAGES.items())
+    listing = "\n".join(f"  {name:<16}{what}" for name, what in STAGES.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__,

@@ -81,12 +81,27 @@ def _compare(broker: Broker, runs: int, records: int) -> None:
 def _read(client: str, broker: Broker, topic: str, records: int) -> Reading:
     if client == JAVA:
         return _read_with_java(broker, topic, records)
-    python = _kafkarrow_python() if client == "kafkarrow" else sys.executable
     count = max(1, records // SLOW_SHARE) if client.startswith("aiokafka") else records
-    job = (client, broker.address, topic, *map(str, (PARTITIONS, count, RECORD_BYTES)))
+    told = run_consumer_loop(client, broker.address, topic, PARTITIONS, count, RECORD_BYTES)
+    return Reading(count / told["seconds"], told["cpu_seconds"] / count * 1e6)
+
+
+def run_consumer_loop(
+    client: str, address: str, topic: str, partitions: int, records: int, size: int
+) -> dict[str, float]:
+    """Run a Python client in its own process; returns what `consumer_loop` prints.
+
+    Raises:
+        RivalMissing: the client cannot be installed.
+        RuntimeError: it failed, or read something else.
+    """
+    python = _kafkarrow_python() if client == "kafkarrow" else sys.executable
     done = subprocess.run(
-        # -P: the modules beside it have the names of others.
-        [python, "-P", str(Path(__file__).with_name("consumer_loop.py")), *job],
+        [
+            # -P: the modules beside it have the names of others.
+            *(python, "-P", str(Path(__file__).with_name("consumer_loop.py")), client, address),
+            *(topic, str(partitions), str(records), str(size)),
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
@@ -94,8 +109,8 @@ def _read(client: str, broker: Broker, topic: str, records: int) -> Reading:
     )
     if done.returncode != 0:
         raise RuntimeError(f"{client}: exit code {done.returncode}")
-    answer = json.loads(done.stdout)
-    return Reading(count / answer["seconds"], answer["cpu_seconds"] / count * 1e6)
+    answer: dict[str, float] = json.loads(done.stdout)
+    return answer
 
 
 def _read_with_java(broker: Broker, topic: str, records: int) -> Reading:

@@ -16,6 +16,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 AT_ONCE = 500
@@ -213,6 +214,27 @@ def prepare_aiokafka_lists(job: Job) -> Loop:
     return _on_loop(_aiokafka(job), loop)
 
 
+def prepare_kafka_python(job: Job) -> Loop:
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(
+        bootstrap_servers=job.address, enable_auto_commit=False, auto_offset_reset="earliest"
+    )
+    consumer.partitions_for_topic(job.topic)
+
+    def loop() -> Count:
+        consumer.assign([TopicPartition(job.topic, number) for number in range(job.partitions)])
+        count = size = 0
+        for record in consumer:
+            size += len(record.value)
+            count += 1
+            if count == job.records:
+                break
+        return count, size
+
+    return loop
+
+
 def prepare_kafkarrow(job: Job) -> Loop:
     from kafkarrow import ConsumerManager, SourceTopic  # type: ignore[import-not-found]
 
@@ -260,6 +282,7 @@ CLIENTS: dict[str, Callable[[Job], Loop]] = {
     "confluent-kafka lists": prepare_confluent_lists,
     "aiokafka": prepare_aiokafka,
     "aiokafka lists": prepare_aiokafka_lists,
+    "kafka-python": prepare_kafka_python,
     "kafkarrow": prepare_kafkarrow,
 }
 
@@ -267,12 +290,23 @@ CLIENTS: dict[str, Callable[[Job], Loop]] = {
 def main() -> None:
     client, address, topic, partitions, records, size = sys.argv[1:]
     loop = CLIENTS[client](Job(address, topic, int(partitions), int(records)))
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
+    begin = _memory("VmRSS")
     cpu, wall = time.process_time(), time.perf_counter()
     count, octets = loop()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     if count != int(records) or octets != count * int(size):
         raise SystemExit(f"{client} read {count} records with {octets} bytes")
-    print(json.dumps({"seconds": wall, "cpu_seconds": cpu}))
+    peak = _memory("VmHWM") - begin
+    print(json.dumps({"seconds": wall, "cpu_seconds": cpu, "peak_bytes": peak}))
+
+
+def _memory(name: str) -> int:
+    """A line of the process's status, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) << 10
+    raise LookupError(name)
 
 
 if __name__ == "__main__":
