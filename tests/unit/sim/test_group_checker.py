@@ -26,7 +26,9 @@ def make_checker(keeps_generations: bool = True) -> GroupChecker:
 def read(checker: GroupChecker, member: Membership, *offsets: int, number: int = 0) -> None:
     for offset in offsets:
         value = b"0 %d " % (offset + number)
-        checker.process(member, Record("t", 0, offset, 0, TimestampType.CREATE_TIME, None, value, ()))
+        checker.process(
+            member, Record("t", 0, offset, 0, TimestampType.CREATE_TIME, None, value, ())
+        )
 
 
 def commit(checker: GroupChecker, member: Membership, offset: int) -> None:

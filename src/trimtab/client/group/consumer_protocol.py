@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import count
 from random import Random
 from uuid import UUID
 
@@ -125,7 +126,8 @@ class ConsumerMember:
         self.identity = NO_MEMBER
         is_static = self._options.instance_id is not None
         try:
-            await self._ask(self._request(_LEAVE_STATICALLY if is_static else _LEAVE, None))
+            request = self._request(_LEAVE_STATICALLY if is_static else _LEAVE, None)
+            await self._ask(lambda: request)
         except KafkaError as error:
             logger.info("leaving group %s (%s): %s", self._options.group_id, reason, error)
 
@@ -159,7 +161,7 @@ class ConsumerMember:
         while True:
             self._due.clear()
             with self._metrics.measured("heartbeat"):
-                response = await self._ask(self._next_request())
+                response = await self._ask(self._heartbeats())
             self._take(response)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval):
@@ -173,9 +175,19 @@ class ConsumerMember:
                 await self.leave("no poll within max.poll.interval.ms")
                 return
 
-    def _next_request(self) -> ConsumerGroupHeartbeatRequest:
+    def _heartbeats(self) -> Callable[[], ConsumerGroupHeartbeatRequest]:
+        """Makes a heartbeat, and repeats it until it is answered.
+
+        Repeated, it has all fields, so that the coordinator tells the assignment: it may have done
+        so in a response that was lost.
+        """
+        attempts = count()
+        return lambda: self._next_request(is_repeated=next(attempts) > 0)
+
+    def _next_request(self, is_repeated: bool) -> ConsumerGroupHeartbeatRequest:
         """All fields in the first heartbeat and after changes; otherwise only what identifies."""
-        tells_all, tells_owned = self._tells_all, self._tells_all or self._tells_owned
+        tells_all = self._tells_all or is_repeated
+        tells_owned = tells_all or self._tells_owned
         self._tells_all = self._tells_owned = False
         owned = self._owned_by_id() if tells_owned else None
         request = self._request(self.identity.generation, owned)
@@ -200,7 +212,9 @@ class ConsumerMember:
             topic_partitions=owned,
         )
 
-    async def _ask(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+    async def _ask(
+        self, heartbeat: Callable[[], ConsumerGroupHeartbeatRequest]
+    ) -> ConsumerGroupHeartbeatResponse:
         def judge(response: ConsumerGroupHeartbeatResponse) -> Verdict:
             code = error_code(response.error_code)
             if code is not ErrorCode.NONE and not code.retriable:
@@ -208,6 +222,7 @@ class ConsumerMember:
             return code, ""
 
         def make(version: int) -> ConsumerGroupHeartbeatRequest:
+            request = heartbeat()
             if request.subscribed_topic_regex is not None and version < _PATTERNS_SINCE:
                 raise UsageError(
                     f"{self._pattern}: this coordinator evaluates no expressions, as Kafka does"

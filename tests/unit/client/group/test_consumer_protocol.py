@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,7 +19,8 @@ from trimtab.client.group import consumer_protocol
 from trimtab.client.group.consumer_protocol import ConsumerMember
 from trimtab.client.group.handover import Handover
 from trimtab.client.group.membership import MemberOptions
-from trimtab.errors import BrokerError, ErrorCode, UsageError
+from trimtab.client.network.connection import Connection
+from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
 from trimtab.records import TopicPartition
 from trimtab.sim.world import World
 from trimtab.wire.messages.consumer_group_heartbeat import (
@@ -120,9 +122,14 @@ def beats(monkeypatch: pytest.MonkeyPatch) -> list[ConsumerGroupHeartbeatRequest
     sent: list[ConsumerGroupHeartbeatRequest] = []
     ask = ConsumerMember._ask
 
-    async def note(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> Any:
-        sent.append(request)
-        return await ask(member, request)
+    async def note(
+        member: ConsumerMember, heartbeat: Callable[[], ConsumerGroupHeartbeatRequest]
+    ) -> Any:
+        def make() -> ConsumerGroupHeartbeatRequest:
+            sent.append(heartbeat())
+            return sent[-1]
+
+        return await ask(member, make)
 
     monkeypatch.setattr(ConsumerMember, "_ask", note)
     return sent
@@ -291,3 +298,34 @@ async def test_partitions_of_a_topic_with_another_id_are_other_ones(world: World
     await asyncio.gather(running, return_exceptions=True)
     assert changes == [("lost", 0), ("assigned", 1), ("revoked", 1), ("assigned", 1)]
     assert owned == [[], [old], [], [new]]
+
+
+def test_assignments_whose_responses_are_lost_are_told_again(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = Connection.request
+    lost: list[str] = []
+
+    async def lose_some(connection: Connection, request: Any, *given: Any) -> Any:
+        response: Any = await ask(connection, request, *given)
+        is_later = isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch > 0
+        if is_later and response.assignment is not None and len(lost) < 3:
+            lost.append(request.member_id)
+            raise Unavailable("the connection was lost")
+        return response
+
+    monkeypatch.setattr(Connection, "request", lose_some)
+
+    async def scenario() -> None:
+        await fill(lab)
+        async with consumer(lab, "one", **OPTIONS) as one, consumer(lab, "two", **OPTIONS) as two:
+            one.subscribe(["t"])
+            assert len(await read(one, 40)) == 40
+            two.subscribe(["t"])
+            async with asyncio.timeout(60):
+                while (len(one.assignment()), len(two.assignment())) != (2, 2):
+                    await one.poll(100)
+                    await two.poll(100)
+            assert len(lost) == 3
+
+    lab.run(scenario, config=QUICK)
