@@ -278,7 +278,7 @@ class _SizeRows:
 @cython.final
 @cython.cclass
 class ColumnScanner:
-    """Reads batches into columns, without an object per record.
+    """Reads batches into columns, without an object per record. Use it on one thread at a time.
 
     Args:
         key, value, offset, timestamp, timestamp_type, headers: whether to read these columns.
@@ -321,6 +321,7 @@ class ColumnScanner:
     _full_bytes: cython.longlong
     _limit: cython.longlong
     _checks_crcs: cython.bint
+    _is_scanning: cython.bint
 
     def __init__(
         self,
@@ -352,6 +353,7 @@ class ColumnScanner:
         self._limit = limit
         self._checks_crcs = check_crcs
         self._next_offset = 0
+        self._is_scanning = False
         self._empty()
 
     @cython.cfunc
@@ -419,13 +421,24 @@ class ColumnScanner:
         `next_offset`. Control batches and an incomplete last batch are skipped. If it raises
         CorruptData, all rows that were not taken are lost.
         """
+        self._refuse_second_thread()
         before = self._rows
+        self._is_scanning = True
         try:
             self._scan(memoryview(buffer).cast("B"), start_offset, end_offset)
         except BaseException:
             self._empty()
             raise
+        finally:
+            self._is_scanning = False
         return self._rows - before
+
+    @cython.cfunc
+    def _refuse_second_thread(self) -> object:
+        """It would write into the buffers of the first, which scans without the GIL."""
+        if self._is_scanning:
+            raise UsageError("another thread uses this scanner or its consumer")
+        return None
 
     @cython.cfunc
     def _scan(self, view: memoryview, start: cython.longlong, end: cython.longlong) -> object:
@@ -568,6 +581,7 @@ class ColumnScanner:
 
     def take(self) -> Columns:
         """The columns scanned since the last `take`; the scanner is empty again."""
+        self._refuse_second_thread()
         header_count = self._header_key.validity.rows
         headers = None
         if self._wants_headers:
