@@ -54,7 +54,9 @@ class Consumer(Face[AsyncConsumer]):
     ) -> None:
         given = gather_options("consumer", bootstrap_servers, options)
         consumer = AsyncConsumer(given, random=Random())
-        self._wrap(consumer, consumer._leave_closing(), shared())
+        thread = shared()
+        consumer._call_fetcher = thread.call_soon
+        self._wrap(consumer, consumer._leave_closing(), thread)
 
     assign = at_once(AsyncConsumer.assign)
     assignment = at_once(AsyncConsumer.assignment)
@@ -150,8 +152,6 @@ class Consumer(Face[AsyncConsumer]):
                     found = read()
                     if not found and self._await_data(deadline - time.monotonic()):
                         found = read()
-                    if consumer._taken.is_due():
-                        self._refill()
                     if found or not consumer._is_woken() or time.monotonic() >= deadline:
                         return found
         except Exception:
@@ -206,12 +206,8 @@ class Consumer(Face[AsyncConsumer]):
     def _await_data(self, timeout: float) -> bool:
         consumer = self._client
         if consumer._taken.is_due(is_waiting=True):
-            self._refill()
+            consumer._refill()
         if not consumer._take(consumer._fetcher.ready):
             self._thread.run(consumer._fetcher.wait, timeout, consumer._is_woken)
             return consumer._take(consumer._fetcher.ready)
         return True
-
-    def _refill(self) -> None:
-        """Have the fetcher replace what this thread has begun to read."""
-        self._thread.call_soon(self._client._fetcher.drained, self._client._taken.begun)

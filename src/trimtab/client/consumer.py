@@ -308,8 +308,6 @@ class AsyncConsumer(Subscriber, AsyncClient):
                     found = read()
                     if not found and await self._await_data(deadline - loop.time()):
                         found = read()
-                    if self._taken.is_due():
-                        self._fetcher.drained(self._taken.begun)
                     if found or not self._is_woken() or loop.time() >= deadline:
                         return found
         except (Exception, asyncio.CancelledError):  # which come where nothing is half done
@@ -386,7 +384,7 @@ class AsyncConsumer(Subscriber, AsyncClient):
 
     async def _await_data(self, timeout: float) -> bool:
         if self._taken.is_due(is_waiting=True):
-            self._fetcher.drained(self._taken.begun)
+            self._refill()
         if not self._take(self._fetcher.ready):
             await self._fetcher.wait(timeout, self._is_woken)
             return self._take(self._fetcher.ready)

@@ -61,6 +61,8 @@ class Subscriber(Reader):
         self._has_subscribed = False
         self._callbacks = _Callbacks(None, None, None)
         self._is_calling_back = False
+        self._call_fetcher: Callable[..., object] = _call
+        """Calls a function of the fetcher, on its thread."""
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         if self._subscription is not None:
@@ -215,6 +217,9 @@ class Subscriber(Reader):
             raise handover.failure
         return handover.change
 
+    def _refill(self) -> None:
+        self._call_fetcher(self._fetcher.drained, self._taken.begun)
+
     def _is_woken(self) -> bool:
         """Whether there is something to do before more can be read."""
         return self._has_changed or (self._group is not None and self._group.handover.is_due)
@@ -303,6 +308,10 @@ class Subscriber(Reader):
         if found != NO_EPOCH:
             return found
         return self._fetcher.origin_epoch(partition, epoch, position)
+
+
+def _call(function: Callable[..., object], *args: object) -> None:
+    function(*args)
 
 
 def refuse_awaitable(result: object) -> None:

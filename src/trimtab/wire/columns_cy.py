@@ -72,15 +72,14 @@ class _Buffer:
         return None
 
     @cython.cfunc
-    @cython.inline
-    @cython.exceptval(-1)
-    def reserve(self, more: cython.Py_ssize_t) -> cython.int:
+    def reserve(self, more: cython.Py_ssize_t) -> object:
         if more > self.capacity - self.size:
             self.grow(self.size + more)
-        return 0
+        return None
 
     @cython.cfunc
     @cython.inline
+    @cython.nogil
     @cython.exceptval(check=False)
     def put_octet(self, value: cython.uchar) -> cython.void:
         self.octets[self.size] = value
@@ -88,6 +87,14 @@ class _Buffer:
 
     @cython.cfunc
     @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def set_bit(self, row: cython.Py_ssize_t) -> cython.void:
+        self.octets[row >> 3] |= 1 << (row & 7)
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
     @cython.exceptval(check=False)
     def put(
         self, octets: cython.p_uchar, start: cython.Py_ssize_t, size: cython.Py_ssize_t
@@ -100,6 +107,7 @@ class _Buffer:
 
     @cython.cfunc
     @cython.inline
+    @cython.nogil
     @cython.exceptval(check=False)
     def put_int32(self, value: cython.int) -> cython.void:
         if cython.compiled:
@@ -110,6 +118,7 @@ class _Buffer:
 
     @cython.cfunc
     @cython.inline
+    @cython.nogil
     @cython.exceptval(check=False)
     def put_int64(self, value: cython.longlong) -> cython.void:
         if cython.compiled:
@@ -134,7 +143,7 @@ class _Buffer:
 @cython.final
 @cython.cclass
 class _Validity:
-    """A bit per row, lowest first; 1 is a value, 0 a null."""
+    """A bit per row, lowest first; 1 is a value, 0 a null. None is kept before the first null."""
 
     bits: _Buffer
     rows: cython.Py_ssize_t
@@ -146,32 +155,33 @@ class _Validity:
         self.nulls = 0
 
     @cython.cfunc
-    @cython.inline
-    @cython.exceptval(-1)
-    def put(self, valid: cython.bint) -> cython.int:
-        if not valid or self.nulls > 0:
-            self.put_bit(valid)
-        self.rows += 1
-        return 0
+    def reserve(self, rows: cython.Py_ssize_t) -> object:
+        return self.bits.reserve((self.rows + rows) // 8 + 1 - self.bits.size)
 
     @cython.cfunc
-    @cython.exceptval(-1)
-    def put_bit(self, valid: cython.bint) -> cython.int:
-        """Of rows before the first null no bits are kept."""
-        if self.nulls == 0:
-            self.bits.reserve(self.rows // 8 + 1)
-            for _ in range(self.rows // 8):
-                self.bits.put_octet(0xFF)
-            if self.rows & 7:
-                self.bits.put_octet((1 << (self.rows & 7)) - 1)
-        if self.rows & 7 == 0:
-            self.bits.reserve(1)
-            self.bits.put_octet(0)
-        if valid:
-            self.bits.octets[self.rows >> 3] |= 1 << (self.rows & 7)
-        else:
-            self.nulls += 1
-        return 0
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def put(self, valid: cython.bint) -> cython.void:
+        if not valid or self.nulls > 0:
+            if self.nulls == 0:
+                self.put_ones()
+            if self.rows & 7 == 0:
+                self.bits.put_octet(0)
+            if valid:
+                self.bits.set_bit(self.rows)
+            else:
+                self.nulls += 1
+        self.rows += 1
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def put_ones(self) -> cython.void:
+        """The bits of the rows before the first null."""
+        row: cython.Py_ssize_t
+        for row in range(0, self.rows, 8):
+            self.bits.put_octet(0xFF if self.rows - row >= 8 else (1 << (self.rows & 7)) - 1)
 
     @cython.cfunc
     def take(self) -> object:
@@ -202,19 +212,24 @@ class _BinaryRows:
         return None
 
     @cython.cfunc
+    def reserve(self, rows: cython.Py_ssize_t, data: cython.Py_ssize_t) -> object:
+        self.validity.reserve(rows)
+        self.offsets.reserve(4 * rows)
+        self.data.reserve(data)
+        return None
+
+    @cython.cfunc
     @cython.inline
-    @cython.exceptval(-1)
+    @cython.nogil
+    @cython.exceptval(check=False)
     def put(
         self, octets: cython.p_uchar, start: cython.Py_ssize_t, size: cython.Py_ssize_t
-    ) -> cython.int:
+    ) -> cython.void:
         """Add a row of the `size` bytes at `start`; a size below zero is a null."""
         self.validity.put(size >= 0)
         if size > 0:
-            self.data.reserve(size)
             self.data.put(octets, start, size)
-        self.offsets.reserve(4)
         self.offsets.put_int32(self.data.size)
-        return 0
 
     @cython.cfunc
     def take(self) -> object:
@@ -240,14 +255,19 @@ class _SizeRows:
         self.data = _Buffer()
 
     @cython.cfunc
+    def reserve(self, rows: cython.Py_ssize_t) -> object:
+        self.validity.reserve(rows)
+        self.data.reserve(4 * rows)
+        return None
+
+    @cython.cfunc
     @cython.inline
-    @cython.exceptval(-1)
-    def put(self, size: cython.Py_ssize_t) -> cython.int:
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def put(self, size: cython.Py_ssize_t) -> cython.void:
         """Add a row; a size below zero is a null."""
         self.validity.put(size >= 0)
-        self.data.reserve(4)
         self.data.put_int32(cython.cast(cython.int, size))
-        return 0
 
     @cython.cfunc
     def take(self) -> object:
@@ -258,7 +278,7 @@ class _SizeRows:
 @cython.final
 @cython.cclass
 class ColumnScanner:
-    """Reads batches into columns, without an object per record.
+    """Reads batches into columns, without an object per record. Use it on one thread at a time.
 
     Args:
         key, value, offset, timestamp, timestamp_type, headers: whether to read these columns.
@@ -301,6 +321,7 @@ class ColumnScanner:
     _full_bytes: cython.longlong
     _limit: cython.longlong
     _checks_crcs: cython.bint
+    _is_scanning: cython.bint
 
     def __init__(
         self,
@@ -332,6 +353,7 @@ class ColumnScanner:
         self._limit = limit
         self._checks_crcs = check_crcs
         self._next_offset = 0
+        self._is_scanning = False
         self._empty()
 
     @cython.cfunc
@@ -399,13 +421,24 @@ class ColumnScanner:
         `next_offset`. Control batches and an incomplete last batch are skipped. If it raises
         CorruptData, all rows that were not taken are lost.
         """
+        self._refuse_second_thread()
         before = self._rows
+        self._is_scanning = True
         try:
             self._scan(memoryview(buffer).cast("B"), start_offset, end_offset)
         except BaseException:
             self._empty()
             raise
+        finally:
+            self._is_scanning = False
         return self._rows - before
+
+    @cython.cfunc
+    def _refuse_second_thread(self) -> object:
+        """It would write into the buffers of the first, which scans without the GIL."""
+        if self._is_scanning:
+            raise UsageError("another thread uses this scanner or its consumer")
+        return None
 
     @cython.cfunc
     def _scan(self, view: memoryview, start: cython.longlong, end: cython.longlong) -> object:
@@ -432,18 +465,48 @@ class ColumnScanner:
         reader: RecordReader = open_records(view, position, header, self._checks_crcs, self._limit)
         size: cython.int = header.size
         count: cython.int = header.record_count
-        timestamp_type: cython.int = 1 if reader.is_append_time else 0
-        offset: cython.longlong
-        milliseconds: cython.longlong
-        index: cython.int
         # A record takes at least seven bytes, whatever number of records the header claims.
         most: cython.Py_ssize_t = min(count, reader.end // 7 + 1)
+        # What of it no record needs is never written, and so takes no memory.
+        if self._wants_key:
+            self._key.reserve(most, reader.end)
+        if self._wants_value:
+            self._value.reserve(most, reader.end)
         if self._wants_offset:
             self._offset.reserve(8 * most)
         if self._wants_timestamp:
             self._timestamp.reserve(8 * most)
         if self._wants_timestamp_type:
             self._timestamp_type.reserve(4 * most)
+        if self._wants_headers:
+            self._headers_validity.reserve(most)
+            self._headers_offsets.reserve(4 * most)
+        if self._wants_batches:
+            self._batch_base_offset.reserve(8 * most)
+            self._batch_bytes.reserve(4 * most)
+            self._batch_index.reserve(4 * most)
+        if self._wants_sizes:
+            self._key_bytes.reserve(most)
+            self._value_bytes.reserve(most)
+        with cython.nogil:  # so that the next response can be received meanwhile
+            self._scan_records(reader, count, size, start, end)
+        reader.end_batch()
+        return None
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1)
+    def _scan_records(
+        self,
+        reader: RecordReader,
+        count: cython.int,
+        size: cython.int,
+        start: cython.longlong,
+        end: cython.longlong,
+    ) -> cython.int:
+        timestamp_type: cython.int = 1 if reader.is_append_time else 0
+        offset: cython.longlong
+        index: cython.int
         for index in range(count):
             reader.read_placed_record()
             offset = reader.offset
@@ -451,7 +514,6 @@ class ColumnScanner:
                 reader.pass_headers()
                 reader.end_record()
                 continue
-            milliseconds = reader.timestamp
             if self._wants_key:
                 self._key.put(reader.octets, reader.key_start, reader.key_size)
             if self._wants_value:
@@ -459,14 +521,7 @@ class ColumnScanner:
             if self._wants_offset:
                 self._offset.put_int64(offset)
             if self._wants_timestamp:
-                if not self._wants_microseconds:
-                    self._timestamp.put_int64(milliseconds)
-                elif -_MAX_MILLISECONDS <= milliseconds <= _MAX_MILLISECONDS:
-                    self._timestamp.put_int64(milliseconds * 1000)
-                else:
-                    self._timestamp.put_int64(_MAX_INT64 if milliseconds > 0 else -_MAX_INT64 - 1)
-                    if self._far_timestamp is None:
-                        self._far_timestamp = (offset, milliseconds)
+                self._put_timestamp(reader)
             if self._wants_timestamp_type:
                 self._timestamp_type.put_int32(timestamp_type)
             if self._wants_headers:
@@ -474,38 +529,59 @@ class ColumnScanner:
             else:
                 reader.pass_headers()
             if self._wants_batches:
-                self._batch_base_offset.reserve(8)
                 self._batch_base_offset.put_int64(reader.base_offset)
-                self._batch_bytes.reserve(4)
                 self._batch_bytes.put_int32(size)
-                self._batch_index.reserve(4)
                 self._batch_index.put_int32(index)
             if self._wants_sizes:
                 self._key_bytes.put(reader.key_size)
                 self._value_bytes.put(reader.value_size)
             reader.end_record()
             self._rows += 1
-        reader.end_batch()
-        return None
+        return 0
 
     @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(-1)
+    def _put_timestamp(self, reader: RecordReader) -> cython.int:
+        milliseconds: cython.longlong = reader.timestamp
+        if not self._wants_microseconds:
+            self._timestamp.put_int64(milliseconds)
+        elif -_MAX_MILLISECONDS <= milliseconds <= _MAX_MILLISECONDS:
+            self._timestamp.put_int64(milliseconds * 1000)
+        else:
+            self._timestamp.put_int64(_MAX_INT64 if milliseconds > 0 else -_MAX_INT64 - 1)
+            with cython.gil:
+                if self._far_timestamp is None:
+                    self._far_timestamp = (reader.offset, milliseconds)
+        return 0
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
     @cython.exceptval(-1)
     def _put_headers(self, reader: RecordReader) -> cython.int:
-        name: bytes
         for _ in range(reader.header_count):
             reader.read_header()
-            name = reader.header_name().encode()  # an Arrow string must be UTF-8
-            self._header_key.put(_octets_of_bytes(name), 0, len(name))
-            self._header_value.put(
-                reader.octets, reader.header_value_start, reader.header_value_size
-            )
+            self._put_header(reader)
         self._headers_validity.put(reader.header_count > 0)
-        self._headers_offsets.reserve(4)
         self._headers_offsets.put_int32(self._header_key.validity.rows)
+        return 0
+
+    @cython.cfunc
+    @cython.with_gil
+    @cython.exceptval(-1)
+    def _put_header(self, reader: RecordReader) -> cython.int:
+        name: bytes = reader.header_name().encode()  # an Arrow string must be UTF-8
+        self._header_key.reserve(1, len(name))
+        self._header_key.put(_octets_of_bytes(name), 0, len(name))
+        self._header_value.reserve(1, max(reader.header_value_size, 0))
+        self._header_value.put(reader.octets, reader.header_value_start, reader.header_value_size)
         return 0
 
     def take(self) -> Columns:
         """The columns scanned since the last `take`; the scanner is empty again."""
+        self._refuse_second_thread()
         header_count = self._header_key.validity.rows
         headers = None
         if self._wants_headers:

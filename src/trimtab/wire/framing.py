@@ -249,8 +249,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     Bytes are received into a staging buffer, and whole frames in it are passed on as views of it,
     without a copy; a longer frame gets its own buffer, into which its rest is received. A buffer is
-    written once from start to end and never reused, so a frame's bytes do not change as long as a
-    view of it exists.
+    written once from start to end, so a frame's bytes do not change as long as a view of it exists.
 
     The staging buffer starts small and grows fourfold when one read fills it. A frame's length may
     be wrong: at first at most `trusted_bytes` are allocated for it, later four times the bytes
@@ -265,13 +264,20 @@ class FrameProtocol(asyncio.BufferedProtocol):
         max_frame_bytes: a longer frame is refused, and the connection closed.
         trusted_bytes: bytes allocated because of a length alone. Raise it if the other side is
             trusted and frames have tens of megabytes: growing costs several times the reading.
+        keeps_buffers: whether the last two buffers of large frames are kept, until a small frame
+            comes, and used again once nothing views them: receiving into new memory costs twice.
     """
 
     def __init__(
-        self, max_frame_bytes: int = MAX_FRAME_BYTES, trusted_bytes: int = TRUSTED_BYTES
+        self,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        trusted_bytes: int = TRUSTED_BYTES,
+        keeps_buffers: bool = False,
     ) -> None:
         self.max_frame_bytes = max_frame_bytes
         self.trusted_bytes = trusted_bytes
+        self._keeps_buffers = keeps_buffers
+        self._kept: list[mmap.mmap] = []
         self.transport: asyncio.Transport | None = None
         self._staging_bytes = _FIRST_STAGING_BYTES
         self._view = memoryview(bytearray(_FIRST_STAGING_BYTES))
@@ -323,6 +329,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Get a buffer with room for the next read, for the frame of `needed` bytes at `start`."""
         received = end - start
         if not received:
+            if capacity <= _MAX_STAGING_BYTES:
+                self._kept.clear()
             if capacity - end < capacity // 4:
                 self._begin(self._staging_bytes, b"")
         elif start + needed > capacity and (start or end == capacity):
@@ -333,10 +341,20 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def _begin(self, size: int, received: BytesLike) -> None:
         """Continue in a new buffer of `size` bytes, which starts with the `received` bytes."""
-        self._view = memoryview(_map(size) if size > _MAPPED_BYTES else bytearray(size))
+        self._view = memoryview(self._make_buffer(size))
         self._view[: len(received)] = received
         self._start = 0
         self._end = len(received)
+
+    def _make_buffer(self, size: int) -> bytearray | mmap.mmap:
+        if size > _KEPT_BYTES and self._keeps_buffers:
+            for kept in self._kept:
+                if size <= len(kept) <= 2 * size and not _is_viewed(kept):
+                    return kept
+            made = _map(-(-size // _KEPT_BYTES) * _KEPT_BYTES)  # for slightly larger frames, too
+            self._kept = [*self._kept[-1:], made]
+            return made
+        return _map(size) if size > _MAPPED_BYTES else bytearray(size)
 
     def _refuse(self, length: int) -> None:
         self.frame_refused(length)
@@ -348,6 +366,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
 _FIRST_STAGING_BYTES = 8 * 1024
 _MAX_STAGING_BYTES = 128 * 1024
 _MAPPED_BYTES = 4 * 1024 * 1024
+_KEPT_BYTES = 512 * 1024
 
 
 def _map(size: int) -> mmap.mmap:
@@ -360,3 +379,12 @@ def _map(size: int) -> mmap.mmap:
         with suppress(OSError):  # a kernel without large pages: the memory is the same
             mapped.madvise(mmap.MADV_HUGEPAGE)
     return mapped
+
+
+def _is_viewed(mapped: mmap.mmap) -> bool:
+    """Whether views of this memory exist: it could not be resized then."""
+    try:
+        mapped.resize(len(mapped))
+    except (BufferError, SystemError):  # the latter where memory cannot be resized at all
+        return True
+    return False

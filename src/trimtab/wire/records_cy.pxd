@@ -31,15 +31,16 @@ cdef class RecordReader:
     cdef Py_ssize_t header_value_start
     cdef Py_ssize_t header_value_size
 
-    cdef long long read_short_varint(self) noexcept
-    cdef long long read_varint(self)
-    cdef long long read_long_varint(self)
-    cdef Py_ssize_t read_size(self) except? -2
-    cdef int read_record(self) except -1
-    cdef int read_placed_record(self) except -1
-    cdef int read_header(self) except -1
-    cdef int pass_headers(self) except -1
-    cdef int end_record(self) except -1
+    # They raise errors, but need the interpreter only for that.
+    cdef long long read_varint(self) nogil
+    cdef long long read_long_varint(self) nogil
+    cdef Py_ssize_t read_size(self) except? -2 nogil
+    cdef int read_record(self) except -1 nogil
+    cdef int read_placed_record(self) except -1 nogil
+    cdef int read_header(self) except -1 nogil
+    cdef int pass_headers(self) except -1 nogil
+    cdef int end_record(self) except -1 nogil
+    cdef int refuse_size(self, long long size) except -1 with gil
     cdef object end_batch(self)
     cdef object bytes_at(self, Py_ssize_t start, Py_ssize_t size)
     cdef str header_name(self)

@@ -88,24 +88,8 @@ class RecordReader:
         self.base_timestamp = 0
         self.is_append_time = False
 
-    def read_short_varint(self) -> cython.longlong:
-        """A number of one or two bytes, as most are; `_LONG`, and nothing is read, for others."""
-        octet: cython.ulonglong
-        more: cython.ulonglong
-        if self.position < self.limit - 1:
-            octet = self.octets[self.position]
-            if octet < 0x80:
-                self.position += 1
-                return (octet >> 1) ^ -(octet & 1)
-            more = self.octets[self.position + 1]
-            if more < 0x80:
-                self.position += 2
-                octet = (octet & 0x7F) | (more << 7)
-                return (octet >> 1) ^ -(octet & 1)
-        return _LONG
-
     def read_varint(self) -> cython.longlong:
-        number: cython.longlong = self.read_short_varint()
+        number: cython.longlong = _read_short_varint(self)
         return self.read_long_varint() if number == _LONG else number
 
     def read_long_varint(self) -> cython.longlong:
@@ -115,13 +99,15 @@ class RecordReader:
         position: cython.Py_ssize_t = self.position
         while True:
             if position >= self.limit:
-                raise CorruptBatch(f"record data ends within a number, at byte {position}")
+                with cython.gil:
+                    raise CorruptBatch(f"record data ends within a number, at byte {position}")
             octet = self.octets[position]
             position += 1
             if shift == 63 and octet > 1:
-                raise CorruptBatch(
-                    f"record data has a number beyond 64 bits before byte {position}"
-                )
+                with cython.gil:
+                    raise CorruptBatch(
+                        f"record data has a number beyond 64 bits before byte {position}"
+                    )
             value |= (octet & 0x7F) << shift
             if octet < 0x80:
                 break
@@ -131,69 +117,74 @@ class RecordReader:
 
     def read_size(self) -> cython.Py_ssize_t:
         """The length of the next field; below zero for a null."""
-        size: cython.longlong = self.read_short_varint()
-        if size == _LONG:
-            size = self.read_long_varint()
-        if size > self.limit - self.position:
-            raise CorruptBatch(
-                f"record data claims {size} bytes at byte {self.position}, "
-                f"and {self.limit - self.position} are left"
-            )
-        return size if size >= 0 else -1
+        return _read_size(self)
+
+    def refuse_size(self, size: cython.longlong) -> cython.int:
+        raise CorruptBatch(
+            f"record data claims {size} bytes at byte {self.position}, "
+            f"and {self.limit - self.position} are left"
+        )
 
     def read_record(self) -> cython.int:
         """Read the next record up to its headers, which `read_header` reads one by one."""
         self.limit = self.end
-        size: cython.Py_ssize_t = self.read_size()
+        size: cython.Py_ssize_t = _read_size(self)
         if size < 1:
-            raise CorruptBatch(f"record data claims a record of {size} bytes")
+            with cython.gil:
+                raise CorruptBatch(f"record data claims a record of {size} bytes")
         self.limit = self.position + size
         self.position += 1  # attributes, which have no meaning yet
         # `read_varint` would cost more, as C has to ask whether it has raised an error.
-        self.timestamp_delta = self.read_short_varint()
+        self.timestamp_delta = _read_short_varint(self)
         if self.timestamp_delta == _LONG:
             self.timestamp_delta = self.read_long_varint()
-        self.offset_delta = self.read_short_varint()
+        self.offset_delta = _read_short_varint(self)
         if self.offset_delta == _LONG:
             self.offset_delta = self.read_long_varint()
-        self.key_size = self.read_size()
+        self.key_size = _read_size(self)
         self.key_start = self.position
         if self.key_size > 0:
             self.position += self.key_size
-        self.value_size = self.read_size()
+        self.value_size = _read_size(self)
         self.value_start = self.position
         if self.value_size > 0:
             self.position += self.value_size
         # Every header takes two bytes at least, so their count is bounded like a size.
-        self.header_count = self.read_size()
+        self.header_count = _read_size(self)
         if self.header_count < 0:
-            raise CorruptBatch(
-                f"record data claims a negative header count, at byte {self.position}"
-            )
+            with cython.gil:
+                raise CorruptBatch(
+                    f"record data claims a negative header count, at byte {self.position}"
+                )
         return 0
 
     def read_placed_record(self) -> cython.int:
         """Read the next record up to its headers; check and compute its offset and timestamp."""
         self.read_record()
         if self.offset_delta < 0 or self.offset_delta > self.last_delta:
-            raise CorruptBatch(
-                f"record data has offset delta {self.offset_delta} in a batch of base offset "
-                f"{self.base_offset} that ends at {self.base_offset + self.last_delta}"
-            )
+            with cython.gil:
+                raise CorruptBatch(
+                    f"record data has offset delta {self.offset_delta} in a batch of base offset "
+                    f"{self.base_offset} that ends at {self.base_offset + self.last_delta}"
+                )
         if not _adds_up(self.base_timestamp, self.timestamp_delta):
-            raise CorruptBatch(f"record data has timestamp delta {self.timestamp_delta}")
+            with cython.gil:
+                raise CorruptBatch(f"record data has timestamp delta {self.timestamp_delta}")
         self.offset = self.base_offset + self.offset_delta
         if not self.is_append_time:
             self.timestamp = self.base_timestamp + self.timestamp_delta
         return 0
 
     def read_header(self) -> cython.int:
-        self.header_name_size = self.read_size()
+        self.header_name_size = _read_size(self)
         if self.header_name_size < 0:
-            raise CorruptBatch(f"record data has a header without a name, at byte {self.position}")
+            with cython.gil:
+                raise CorruptBatch(
+                    f"record data has a header without a name, at byte {self.position}"
+                )
         self.header_name_start = self.position
         self.position += self.header_name_size
-        self.header_value_size = self.read_size()
+        self.header_value_size = _read_size(self)
         self.header_value_start = self.position
         if self.header_value_size > 0:
             self.position += self.header_value_size
@@ -206,10 +197,11 @@ class RecordReader:
 
     def end_record(self) -> cython.int:
         if self.position != self.limit:
-            raise CorruptBatch(
-                f"record data has {self.limit - self.position} bytes too many in a record, "
-                f"at byte {self.position}"
-            )
+            with cython.gil:
+                raise CorruptBatch(
+                    f"record data has {self.limit - self.position} bytes too many in a record, "
+                    f"at byte {self.position}"
+                )
         return 0
 
     def end_batch(self) -> object:
@@ -246,6 +238,43 @@ class RecordReader:
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _read_short_varint(reader: RecordReader) -> cython.longlong:
+    """A number of one or two bytes, as most are; `_LONG`, and nothing is read, for others."""
+    octet: cython.ulonglong
+    more: cython.ulonglong
+    position: cython.Py_ssize_t = reader.position
+    if position < reader.limit:
+        octet = reader.octets[position]
+        if octet < 0x80:
+            reader.position = position + 1
+            return (octet >> 1) ^ -(octet & 1)
+        if position < reader.limit - 1:
+            more = reader.octets[position + 1]
+            if more < 0x80:
+                reader.position = position + 2
+                octet = (octet & 0x7F) | (more << 7)
+                return (octet >> 1) ^ -(octet & 1)
+    return _LONG
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(-2, check=True)
+def _read_size(reader: RecordReader) -> cython.Py_ssize_t:
+    size: cython.longlong = _read_short_varint(reader)
+    if size == _LONG:
+        size = reader.read_long_varint()
+    if size > reader.limit - reader.position:
+        reader.refuse_size(size)
+    return size if size >= 0 else -1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def _adds_up(base: cython.longlong, delta: cython.longlong) -> cython.bint:
     """Whether base + delta fits into 64 bits."""

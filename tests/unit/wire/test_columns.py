@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from threading import Thread
 from types import ModuleType
 
 import pytest
@@ -65,6 +66,23 @@ def test_a_scanner_is_filled_as_far_as_was_said_last(
         scanner.take()
     with pytest.raises(UsageError, match="full_bytes=0"):
         scanner.fill_to(0)
+
+
+def test_a_second_thread_is_refused_while_one_scans(batch: ModuleType, reading: ModuleType) -> None:
+    data = build(batch, *range(5_000))
+    scanner = reading.ColumnScanner(check_crcs=False)
+    is_refused = False
+    while not is_refused:
+        scanner.take()
+        scanning = Thread(target=scanner.scan, args=(data, 0, 5_000))
+        scanning.start()
+        while scanning.is_alive() and not is_refused:
+            try:
+                scanner.take()
+            except UsageError:
+                is_refused = True
+        scanning.join()
+    assert scanner.take().rows == 5_000
 
 
 def test_a_header_that_claims_too_many_records_costs_no_memory(

@@ -7,6 +7,7 @@ import random
 import socket
 import struct
 import tracemalloc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -159,8 +160,10 @@ class Wire(asyncio.Transport):
 class Frames(FrameProtocol):
     """Keeps the views of all frames, as a broker does that has them waiting."""
 
-    def __init__(self, max_frame_bytes: int = 64 * 1024 * 1024) -> None:
-        super().__init__(max_frame_bytes)
+    def __init__(
+        self, max_frame_bytes: int = 64 * 1024 * 1024, keeps_buffers: bool = False
+    ) -> None:
+        super().__init__(max_frame_bytes, keeps_buffers=keeps_buffers)
         self.frames: list[memoryview] = []
         self.refused: list[int] = []
         self.wire = Wire()
@@ -224,6 +227,38 @@ def test_length_is_not_allocated_before_the_bytes_come() -> None:
     finally:
         tracemalloc.stop()
     assert protocol.frames == [b"first"]
+
+
+def test_the_buffer_of_a_large_frame_is_used_again_only_once_nothing_views_it() -> None:
+    protocol = Frames(keeps_buffers=True)
+    payloads = [random.Random(n).randbytes(1_000_000 + n) for n in range(4)]
+
+    def receive(payload: bytes) -> tuple[memoryview, object]:
+        deliver(protocol, framed(payload), lambda: 300_000)
+        frame = protocol.frames.pop()
+        assert frame == payload
+        return frame, frame.obj
+
+    first, first_buffer = receive(payloads[0])
+    second, second_buffer = receive(payloads[1])
+    part = first[500_000:]
+    del first
+    _, third_buffer = receive(payloads[2])
+    assert part == payloads[0][500_000:]
+    assert second == payloads[1]
+    assert len({id(first_buffer), id(second_buffer), id(third_buffer)}) == 3
+    del second
+    _, fourth_buffer = receive(payloads[3])
+    assert fourth_buffer in (second_buffer, third_buffer)
+
+
+def test_the_buffer_of_a_large_frame_is_given_up_when_a_small_one_comes() -> None:
+    protocol = Frames(keeps_buffers=True)
+    deliver(protocol, framed(bytes(1_000_000)), lambda: 300_000)
+    buffer = weakref.ref(protocol.frames.pop().obj)
+    assert buffer() is not None
+    deliver(protocol, framed(b"small") * 2, lambda: 300_000)
+    assert buffer() is None
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 1001, 0x47455420])

@@ -343,6 +343,10 @@ class Reader:
                 )
         return has_any
 
+    def _refill(self) -> None:
+        """Have the fetcher replace what the application has begun to read."""
+        raise NotImplementedError
+
     def _is_assigned(self, piece: _Chunk | Fetched) -> bool:
         assignment = self._assignments.get(piece.partition)
         return assignment is not None and assignment.epoch == piece.epoch
@@ -451,6 +455,8 @@ class Reader:
                 chunk = self._next_chunk(raises=left == wanted)
                 if chunk is None:
                     return
+                if self._taken.is_due():
+                    self._refill()  # now, so that data arrives while this chunk is read
                 self._before.setdefault(chunk.partition, chunk.position)
                 try:
                     left -= take(chunk, left)

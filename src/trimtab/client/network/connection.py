@@ -115,7 +115,7 @@ class Connection(FrameProtocol):
     def __init__(
         self, node: Node, options: ConnectionOptions, on_lost: Callable[[Connection], None]
     ):
-        super().__init__(max_frame_bytes=MAX_INT32, trusted_bytes=_TRUSTED_BYTES)
+        super().__init__(MAX_INT32, _TRUSTED_BYTES, keeps_buffers=True)
         self.node = node
         self._options = options
         self._on_lost = on_lost
