@@ -2,7 +2,8 @@
 
     a member begins to read a partition   no record before was left out by all members
     a member reads on                     without gaps or repetitions
-    a commit is acknowledged              it does not take a later commit of another member back
+    a commit is acknowledged              it does not take a later commit of another member back,
+                                          and no other member had the partition when it was sent
     two members                           never own a partition in the same generation
     at the end                            each partition has one owner, nothing is left to read or
                                           to commit
@@ -22,6 +23,7 @@ from typing import NamedTuple
 from trimtab.records import Record, TopicPartition
 from trimtab.sim.checkers import Checkers
 from trimtab.sim.workload import ObservedRecords
+from trimtab.wire.sentinels import NO_EPOCH
 
 
 @dataclass(eq=False)
@@ -58,6 +60,13 @@ class _Committed(NamedTuple):
     by: Membership
 
 
+class _Known(NamedTuple):
+    """What is known of a partition when a member asks to commit."""
+
+    committed: _Committed | None
+    new_owner: Membership | None
+
+
 class GroupChecker:
     """Checks one group.
 
@@ -87,6 +96,8 @@ class GroupChecker:
         self._keeps_generations = keeps_generations
         self._committed: dict[TopicPartition, _Committed] = {}
         self._owners: dict[tuple[int, TopicPartition], Membership] = {}
+        self._latest: dict[TopicPartition, tuple[int, Membership]] = {}
+        """The last generation in which each partition is known to have an owner, and that."""
         self._observed = ObservedRecords()
 
     def own(
@@ -102,6 +113,8 @@ class GroupChecker:
                     f"{partition} has two owners in generation {generation} of {self.name}: "
                     f"{owner} and {member}"
                 )
+            if generation > self._latest.get(partition, (NO_EPOCH, member))[0]:
+                self._latest[partition] = generation, member
 
     def process(self, member: Membership, record: Record) -> None:
         """A member has read a record."""
@@ -123,23 +136,31 @@ class GroupChecker:
 
     def ask(
         self, member: Membership, offsets: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, _Committed]:
-        """A member asks to commit. Returns what was committed before, for `acknowledge`."""
+    ) -> dict[TopicPartition, _Known]:
+        """A member asks to commit. Returns what is known before, for `acknowledge`."""
+        known = {}
         for partition, offset in offsets.items():
             member.attempts.setdefault(partition, set()).add(offset)
-        return {each: self._committed[each] for each in offsets if each in self._committed}
+            _, owner = self._latest.get(partition, (NO_EPOCH, member))
+            new_owner = None if owner.host == member.host else owner
+            known[partition] = _Known(self._committed.get(partition), new_owner)
+        return known
 
     def acknowledge(
         self,
         member: Membership,
         offsets: Mapping[TopicPartition, int],
-        before: Mapping[TopicPartition, _Committed],
+        before: Mapping[TopicPartition, _Known],
     ) -> None:
         """The coordinator says that it has committed."""
         self.commits += 1
         member.committed.update(offsets)
         for partition, offset in offsets.items():
-            known = before.get(partition)
+            known, new_owner = before[partition]
+            if new_owner is not None:
+                self._checkers.fail(
+                    f"{member} commits offset {offset} of {partition}, which {new_owner} owns"
+                )
             if (
                 known is not None
                 and offset < known.offset

@@ -84,6 +84,20 @@ def test_nobody_takes_the_commit_of_another_member_back(
         commit(checker, one, 2)
 
 
+def test_nobody_commits_what_another_member_owns(
+    checker: GroupChecker, one: Membership, two: Membership
+) -> None:
+    checker.own(one, 3, [P])
+    read(checker, one, 0, 1)
+    commit(checker, one, 1)
+    before = checker.ask(one, {P: 2})
+    checker.own(two, 4, [P])
+    checker.own(one, 3, [P])
+    checker.acknowledge(one, {P: 2}, before)
+    with pytest.raises(Violation, match="which member-2/1 owns"):
+        commit(checker, one, 2)
+
+
 def test_a_commit_that_is_asked_for_first_may_be_acknowledged_last(
     checker: GroupChecker, one: Membership, two: Membership
 ) -> None:

@@ -23,7 +23,6 @@ QUICK = {
     "group.consumer.assignment.interval.ms": 0,
     "group.consumer.heartbeat.interval.ms": 1000,
     "group.consumer.min.heartbeat.interval.ms": 1000,
-    "group.consumer.assignment.interval.ms": 0,
 }
 PROTOCOLS = [
     {"group_protocol": "classic", "partition_assignment_strategy": "range"},
