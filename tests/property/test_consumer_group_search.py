@@ -66,7 +66,7 @@ class Client:
 class World:
     """A scene with clients. Each action is one of theirs, of time, or of the cluster."""
 
-    def __init__(self, assignment_ms: int) -> None:
+    def __init__(self, assignment_ms: int = 0) -> None:
         self.scene = Scene()
         self.scene.consumer_rules = self.scene.consumer_rules._replace(assignment_ms=assignment_ms)
         self.scene.topics.create(TOPIC, FEW)

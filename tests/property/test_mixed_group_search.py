@@ -63,7 +63,7 @@ class ClassicClient:
 class World:
     """A scene with clients: the first uses the consumer protocol."""
 
-    def __init__(self, assignment_ms: int) -> None:
+    def __init__(self, assignment_ms: int = 0) -> None:
         self.scene = Scene()
         self.scene.consumer_rules = self.scene.consumer_rules._replace(assignment_ms=assignment_ms)
         self.modern = Client("m")

@@ -14,19 +14,19 @@ import pytest
 
 from tests.simulation.planted import find_bug
 from trimtab.broker.group_partition import GroupPartition
-from trimtab.client.group.classic import ClassicMember
 from trimtab.client.group.committed import CommittedOffsets
 from trimtab.client.group.consumer_protocol import ConsumerMember
-from trimtab.client.group.handover import Change, Kind
 from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.coordinator.classic_group import ClassicGroup
 from trimtab.coordinator.consumer_group import ConsumerGroup
 from trimtab.coordinator.effects import Effects
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
+from trimtab.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
 _fetch = CommittedOffsets.fetch
 _append = GroupPartition._append
+_replay_assignment = ConsumerGroup._replay_assignment
 
 
 def _answer_early(groups: GroupPartition, effects: Effects) -> None:
@@ -41,15 +41,16 @@ def _accept(*_: Any) -> ErrorCode:
     return ErrorCode.NONE
 
 
-async def _keep_what_is_lost(member: ClassicMember) -> None:
-    """A member whose generation has ended, and that reads on."""
-    owned = frozenset() if member._is_cooperative else member._handover.owned
-    await member._handover.offer(Change(Kind.REVOKED, owned))
+def _never_ask_again(member: ConsumerMember) -> Callable[[], ConsumerGroupHeartbeatRequest]:
+    """A member that does not know that the response with its assignment was lost."""
+    return lambda: member._next_request(is_repeated=False)
 
 
-def _tell_nothing(member: ConsumerMember) -> list[Any]:
-    """A member that says that it has let go of everything, before it has."""
-    return []
+def _forget_revoking(group: ConsumerGroup, member_id: str, value: Any) -> None:
+    """A coordinator to which a partition is free as soon as its owner is asked to let go of it."""
+    _replay_assignment(group, member_id, value)
+    for key in () if value is None else group.members[member_id].revoking:
+        group.owners.pop(key, None)
 
 
 async def _begin_too_late(
@@ -65,13 +66,12 @@ def _miss_nobody(*_: Any) -> None:
 
 
 PLANTED: dict[str, tuple[int, object, str, Callable[..., object]]] = {
-    "answers before commitment": (0, GroupPartition, "_append", _answer_early),
-    "commits of former classic members": (0, ClassicGroup, "check_commit", _accept),
-    "commits of former members": (0, ConsumerGroup, "check_commit", _accept),
-    "lost partitions kept": (0, ClassicMember, "_let_go", _keep_what_is_lost),
-    "partitions given up too early": (0, ConsumerMember, "_owned_by_id", _tell_nothing),
+    "answers before commitment": (9, GroupPartition, "_append", _answer_early),
+    "commits of former members": (60, ClassicGroup, "check_commit", _accept),
+    "assignment lost": (59, ConsumerMember, "_heartbeats", _never_ask_again),
+    "partitions free too early": (0, ConsumerGroup, "_replay_assignment", _forget_revoking),
     "a record left out": (0, CommittedOffsets, "fetch", _begin_too_late),
-    "dead classic members kept": (0, ClassicGroup, "look", _miss_nobody),
+    "dead classic members kept": (2, ClassicGroup, "look", _miss_nobody),
     "dead members kept": (0, ConsumerGroup, "look", _miss_nobody),
 }
 

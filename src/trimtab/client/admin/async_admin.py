@@ -539,7 +539,7 @@ class AsyncAdmin(AsyncClient):
                 refused together.
             BrokerError: UNSUPPORTED_VERSION, if the cluster has no levels that can be changed.
         """
-        if change not in features.CHANGES:
+        if not isinstance(change, str) or change not in features.CHANGES:
             raise UsageError(
                 f"change={shown(change)}: must be one of {', '.join(features.CHANGES)}"
             )
