@@ -43,7 +43,8 @@ def _accept(*_: Any) -> ErrorCode:
 
 def _never_ask_again(member: ConsumerMember) -> Callable[[], ConsumerGroupHeartbeatRequest]:
     """A member that does not know that the response with its assignment was lost."""
-    return lambda: member._next_request(is_repeated=False)
+    request = member._next_request(is_repeated=False)
+    return lambda: request
 
 
 def _forget_revoking(group: ConsumerGroup, member_id: str, value: Any) -> None:
@@ -69,7 +70,7 @@ PLANTED: dict[str, tuple[int, object, str, Callable[..., object]]] = {
     "answers before commitment": (9, GroupPartition, "_append", _answer_early),
     "commits of former members": (60, ClassicGroup, "check_commit", _accept),
     "assignment lost": (59, ConsumerMember, "_heartbeats", _never_ask_again),
-    "partitions free too early": (0, ConsumerGroup, "_replay_assignment", _forget_revoking),
+    "partitions free too early": (56, ConsumerGroup, "_replay_assignment", _forget_revoking),
     "a record left out": (0, CommittedOffsets, "fetch", _begin_too_late),
     "dead classic members kept": (2, ClassicGroup, "look", _miss_nobody),
     "dead members kept": (0, ConsumerGroup, "look", _miss_nobody),
