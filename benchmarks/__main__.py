@@ -24,6 +24,7 @@ STAGES = {
     "table": "send_table; with confluent-kafka and the machine's limit",
     "java": "Producer.send with up to 10,000 partitions; with Java's ProducerPerformance",
     "consumer": "iteration, lists, columns; with confluent-kafka, aiokafka, kafkarrow, Java's tool",
+    "reading": "a broker under Java's ConsumerPerformance; with Apache Kafka",
     "consumer_memory": "peak memory of consumers; with confluent-kafka, aiokafka, kafka-python",
     "sending": "CPU of the sender per batch, from 10 to 10,000 partitions",
     "partitioning": "a study in virtual time: partitioners with slow, failing or throttled brokers",

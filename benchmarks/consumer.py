@@ -80,7 +80,7 @@ def _compare(broker: Broker, runs: int, records: int) -> None:
 
 def _read(client: str, broker: Broker, topic: str, records: int) -> Reading:
     if client == JAVA:
-        return _read_with_java(broker, topic, records)
+        return read_with_java(broker, topic, records)
     count = max(1, records // SLOW_SHARE) if client.startswith("aiokafka") else records
     told = run_consumer_loop(client, broker.address, topic, PARTITIONS, count, RECORD_BYTES)
     return Reading(count / told["seconds"], told["cpu_seconds"] / count * 1e6)
@@ -113,7 +113,7 @@ def run_consumer_loop(
     return answer
 
 
-def _read_with_java(broker: Broker, topic: str, records: int) -> Reading:
+def read_with_java(broker: Broker, topic: str, records: int) -> Reading:
     """One run of ConsumerPerformance.
 
     Raises:

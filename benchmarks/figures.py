@@ -232,7 +232,8 @@ def render_headlines(stored: Stored, stages: Sequence[str]) -> list[str]:
 
 TABLES: Final = {
     "producer": Table("docs/measured.md", ("producer", "table", "java"), render_speed),
-    "consumer": Table("docs/measured.md", ("consumer",), render_speed),
+    "consumer": Table("docs/measured.md", ("consumer", "reading"), render_speed),
+    "groups": Table("docs/measured.md", ("groups", "consumer_memory"), render_stages),
     "kip480": Table("docs/measured.md", ("kip480",), render_settings),
     "kip794": Table("docs/measured.md", ("kip794",), render_settings),
     "cluster": Table("docs/measured.md", ("broker", "startup", "spark"), render_stages),
