@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import index
-from typing import Any, NoReturn, SupportsIndex, TypeAlias
+from typing import Any, NoReturn, SupportsIndex, TypeAlias, TypeVar
 
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 
 Partition: TypeAlias = TopicPartition | tuple[str, int]
 """A partition in a caller's argument: `TopicPartition("t", 0)` or just `("t", 0)`."""
+
+AnyPartition = TypeVar("AnyPartition", bound=tuple[str, int])
+"""The same as the keys of a mapping, whose type is invariant."""
 
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1

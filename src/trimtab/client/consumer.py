@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, Final, TypeVar, cast
 
 from trimtab.client.arguments import (
+    AnyPartition,
     Partition,
     checked_mapping,
     checked_partition,
@@ -177,7 +178,7 @@ class AsyncConsumer(Subscriber, AsyncClient):
         self._forget_subscription()
 
     async def commit(
-        self, offsets: Mapping[Partition, int | OffsetAndMetadata] | None = None
+        self, offsets: Mapping[AnyPartition, int | OffsetAndMetadata] | None = None
     ) -> None:
         """Store offsets as the group's, from which its members go on reading.
 
@@ -248,7 +249,7 @@ class AsyncConsumer(Subscriber, AsyncClient):
         return _offsets(await self._find(dict.fromkeys(checked_partitions(partitions), LATEST)))
 
     async def offsets_for_times(
-        self, timestamps: Mapping[Partition, int]
+        self, timestamps: Mapping[AnyPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after a time (ms since the epoch); None if there is none."""
         found = await self._find(_checked_times(timestamps))

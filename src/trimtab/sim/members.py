@@ -235,7 +235,7 @@ class Member:
             return
         before = self._checker.ask(member, offsets)
         try:
-            await consumer.commit({each: offset for each, offset in offsets.items()})
+            await consumer.commit(offsets)
         except KafkaError as error:
             self._checker.refused += 1
             self._world.trace.append(f"{member} commits in vain: {error}")

@@ -37,6 +37,7 @@ from trimtab.client.admin.answers import (
 from trimtab.client.admin.calls import Calls
 from trimtab.client.arguments import (
     MAX_INT64,
+    AnyPartition,
     Partition,
     checked_brokers,
     checked_flag,
@@ -266,7 +267,7 @@ class AsyncAdmin(AsyncClient):
 
     async def alter_reassignments(
         self,
-        targets: Mapping[Partition, Sequence[int] | None],
+        targets: Mapping[AnyPartition, Sequence[int] | None],
         allow_replication_factor_change: bool = True,
     ) -> None:
         """Move partitions to other brokers (KIP-455). Returns once the moves have begun;
@@ -407,7 +408,7 @@ class AsyncAdmin(AsyncClient):
         return await group_offsets.list_group_offsets(self._calls, names)
 
     async def alter_group_offsets(
-        self, group: str, offsets: Mapping[Partition, int | OffsetAndMetadata]
+        self, group: str, offsets: Mapping[AnyPartition, int | OffsetAndMetadata]
     ) -> None:
         """Set a consumer group's committed offsets (of the next record to read), by partition
         (KIP-396).
@@ -433,7 +434,9 @@ class AsyncAdmin(AsyncClient):
         _checked_group(group)
         await group_offsets.delete_group_offsets(self._calls, group, checked_partitions(partitions))
 
-    async def delete_records(self, offsets: Mapping[Partition, int]) -> dict[TopicPartition, int]:
+    async def delete_records(
+        self, offsets: Mapping[AnyPartition, int]
+    ) -> dict[TopicPartition, int]:
         """Delete the records before an offset of each partition (KIP-107).
 
         Args:
