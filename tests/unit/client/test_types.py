@@ -15,7 +15,8 @@ STUBS = sorted((ROOT / "src").rglob("*.pyi"))
 RIGHT = """
 import asyncio
 
-from trimtab import Admin, AsyncProducer, Consumer, Delivery, Producer, Record, RecordMetadata
+from trimtab import Admin, AsyncProducer, Consumer, Delivery, OffsetAndMetadata, Producer
+from trimtab import Record, RecordMetadata, TopicPartition
 
 
 def tell(delivery: Delivery) -> None:
@@ -41,6 +42,11 @@ def main() -> None:
         other.flush(1)
     with Consumer(["a:1", "b:2"]) as consumer, Admin("a:1") as admin:
         consumer.assign([("t", 0)])
+        ends = consumer.end_offsets([("t", 0)])
+        consumer.commit(ends)
+        consumer.commit({("t", 0): 3, ("t", 1): OffsetAndMetadata(4, "note")})
+        consumer.offsets_for_times({TopicPartition("t", 0): 5})
+        print(admin.delete_records(ends))
         for record in consumer:
             print(record.value, record.headers, admin.topics())
 
@@ -55,6 +61,9 @@ WRONG = """
 from trimtab import Admin, AsyncProducer, Consumer, Delivery, Producer, RecordMetadata
 
 producer, consumer, admin = Producer("a:1"), Consumer("a:1"), Admin("a:1")
+consumer.commit({("t", "0"): 3})  # wrong
+consumer.commit({("t", 0): "3"})  # wrong
+admin.delete_records([("t", 0)])  # wrong
 delivery = producer.send("t")
 Producer(9092)  # wrong
 producer.send(b"t")  # wrong
