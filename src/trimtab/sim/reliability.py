@@ -2,7 +2,8 @@
 
     plan ─▶ cluster, topics ─▶ a minute of faults under load ─▶ heal ─▶ all in sync ─▶ read back
 
-The load are senders, readers of all partitions, and the members of a group, which come and go.
+The load are senders, readers of all partitions, and in most runs the members of a group, which
+come and go.
 
 The seed decides everything: the number of brokers and partitions, the senders and their options,
 and the faults and their times. The first error that a checker finds ends the run with a
@@ -50,6 +51,8 @@ SETTLE_S: Final = 120.0
 """Seconds after the last fault within which the cluster must have recovered."""
 
 _CHECK_S = 1.0
+_WITH_GROUP = 0.75
+"""Share of the runs: without a group there are more faults in a second of the machine's time."""
 _LONG_TIMEOUT_MS = 7_200_000
 
 
@@ -95,11 +98,13 @@ class Simulation:
         brokers = self._random.choice((3, 3, 4, 5))
         self.cluster: Final = VirtualCluster(self.world, brokers, OPTIONS)
         self.kinds: Final = choose_kinds(self._random)
-        self._all_kinds: Final = {**self.kinds, GROUPS_TOPIC: GROUPS}
+        self._has_group = self.world.random("swarm").random() < _WITH_GROUP
+        self._all_kinds: Final = self.kinds | ({GROUPS_TOPIC: GROUPS} if self._has_group else {})
         self.checkers: Final = Checkers(self.cluster, self._all_kinds, keep_trace)
         self._senders: list[Sender] = []
         self._readers: list[Reader] = []
         self._members: list[Member] = []
+        self.group: GroupChecker | None = None
         self._sending: list[asyncio.Task[None]] = []
         self._reading: list[asyncio.Task[None]] = []
         self._consuming: list[asyncio.Task[None]] = []
@@ -149,7 +154,8 @@ class Simulation:
         )
         await self._until(self._find_sending, SETTLE_S)
         await self._check_stored(partitions)
-        await self._check_group()
+        if self.group is not None:
+            await self._check_group(self.group)
         for task in self._reading:
             task.cancel()
         await asyncio.wait(self._reading)
@@ -161,7 +167,7 @@ class Simulation:
             self.world.loop.time(),
             schedule.counts,
             sum(len(sender.ledger.acknowledged) for sender in self._senders),
-            self.group.commits,
+            0 if self.group is None else self.group.commits,
             self.checkers.checks,
             self.world.trace_hash,
         )
@@ -211,7 +217,8 @@ class Simulation:
                 },
             )
         )
-        self._make_group(partitions)
+        if self._has_group:
+            self._make_group(partitions)
         create_task = asyncio.get_running_loop().create_task
         for sender in self._senders:
             with self.world.network.at(sender.host):
@@ -227,9 +234,9 @@ class Simulation:
         plan = GroupPlan.draw(random)
         read = [each for each in partitions if each.topic in (GUARDED, PLAIN)]
         topics = sorted({each.topic for each in read})
-        self.group = GroupChecker("group", read, self.checkers, len(plan.protocols) == 1)
+        self.group = group = GroupChecker("group", read, self.checkers, len(plan.protocols) == 1)
         self._members = [
-            Member(self.world, number, self.cluster.bootstrap_servers, topics, plan, self.group)
+            Member(self.world, number, self.cluster.bootstrap_servers, topics, plan, group)
             for number in range(random.choice((2, 3, 4)))
         ]
 
@@ -274,17 +281,17 @@ class Simulation:
         waiting = [task.get_name() for task in self._sending if not task.done()]
         return f"{waiting} have records without an outcome" if waiting else ""
 
-    def _ends(self) -> dict[TopicPartition, int]:
-        histories = {each: self.checkers.find_history(*each) for each in self.group.processed}
+    def _ends(self, group: GroupChecker) -> dict[TopicPartition, int]:
+        histories = {each: self.checkers.find_history(*each) for each in group.processed}
         return {each: found.end_offset if found else 0 for each, found in histories.items()}
 
-    async def _check_group(self) -> None:
+    async def _check_group(self, group: GroupChecker) -> None:
         """The members read everything, and commit that; then they leave, and it stays so."""
 
         def find_unfinished() -> str:
-            ends = self._ends()
+            ends = self._ends(group)
             finished = {str(each.membership): each.finished(ends) for each in self._members}
-            return self.group.find_unfinished(finished, ends)
+            return group.find_unfinished(finished, ends)
 
         def find_living() -> str:
             return ", ".join(each.get_name() for each in self._consuming if not each.done())
@@ -294,19 +301,22 @@ class Simulation:
             async with AsyncAdmin(bootstrap, random=random) as admin:
                 await self._until(find_unfinished, SETTLE_S)
                 deadline_s = self.world.loop.time() + SETTLE_S
-                while not await self._has_committed(admin, deadline_s):
+                while not await self._has_committed(group, admin, deadline_s):
                     await self._elapse(0.5)
                 for member in self._members:
                     member.stop()
                 await self._until(find_living, SETTLE_S)
-                await self._has_committed(admin, deadline_s=0)
+                await self._has_committed(group, admin, deadline_s=0)
 
-    async def _has_committed(self, admin: AsyncAdmin, deadline_s: float) -> bool:
+    async def _has_committed(
+        self, group: GroupChecker, admin: AsyncAdmin, deadline_s: float
+    ) -> bool:
         """Whether the group's offsets are the ends of the partitions; after the deadline they
         must be."""
-        found = await admin.list_group_offsets(self.group.name)
+        found = await admin.list_group_offsets(group.name)
         committed = {partition: each.offset for partition, each in found.items()}
-        behind = {each: end for each, end in self._ends().items() if committed.get(each, 0) != end}
+        ends = self._ends(group)
+        behind = {each: end for each, end in ends.items() if committed.get(each, 0) != end}
         if behind and self.world.loop.time() > deadline_s:
             self.checkers.fail(f"the group has committed {committed}, the ends are {behind}")
         return not behind
