@@ -425,11 +425,12 @@ class Fetcher:
             found = await self._offsets.find(
                 wanted, self._options.lookup_timeout, self._options.isolation
             )
-        except Unavailable as error:
-            logger.info("positions are not found yet, trying again: %s", error)
-            self._plan.look_up_again(due, asyncio.get_running_loop().time())
         except KafkaError as error:
-            self._report([fetch.partition for fetch in due if self._plan.is_open(fetch)], error)
+            if _may_pass(error):
+                logger.info("positions are not found yet, trying again: %s", error)
+                self._plan.look_up_again(due, asyncio.get_running_loop().time())
+            else:
+                self._report([fetch.partition for fetch in due if self._plan.is_open(fetch)], error)
         else:
             for fetch in due:
                 if (committed := begin.get(fetch.partition)) is not None:
@@ -497,6 +498,15 @@ class Fetcher:
                     ),
                 )
         return begin
+
+
+def _may_pass(error: KafkaError) -> bool:
+    """Whether a lookup is repeated. That a topic does not exist is told: it may be misspelt."""
+    return isinstance(error, Unavailable) or (
+        isinstance(error, BrokerError)
+        and error.retriable
+        and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
 
 
 def _answered(
