@@ -37,6 +37,16 @@ Count = tuple[int, int]
 Loop = Callable[[], Count]
 
 
+def _iterate(consumer: Any, job: Job) -> Count:
+    count = size = 0
+    for record in consumer:
+        size += len(record.value)
+        count += 1
+        if count == job.records:
+            break
+    return count, size
+
+
 def _trimtab(job: Job) -> Any:
     from trimtab.blocking.consumer import Consumer
 
@@ -49,17 +59,7 @@ def _trimtab(job: Job) -> Any:
 
 def prepare_trimtab(job: Job) -> Loop:
     consumer = _trimtab(job)
-
-    def loop() -> Count:
-        count = size = 0
-        for record in consumer:
-            size += len(record.value)
-            count += 1
-            if count == job.records:
-                break
-        return count, size
-
-    return loop
+    return lambda: _iterate(consumer, job)
 
 
 def prepare_trimtab_lists(job: Job) -> Loop:
@@ -224,13 +224,7 @@ def prepare_kafka_python(job: Job) -> Loop:
 
     def loop() -> Count:
         consumer.assign([TopicPartition(job.topic, number) for number in range(job.partitions)])
-        count = size = 0
-        for record in consumer:
-            size += len(record.value)
-            count += 1
-            if count == job.records:
-                break
-        return count, size
+        return _iterate(consumer, job)
 
     return loop
 

@@ -281,16 +281,7 @@ class FetchPlan:
                 due = nodes.setdefault(node, _NodeState())
                 due.partitions += 1
                 due.has_more |= state.has_more
-                due.fetches.append(
-                    PartitionFetch(
-                        state.partition,
-                        state.epoch,
-                        state.offset,
-                        state.last_epoch,
-                        epoch,
-                        state.topic_id,
-                    )
-                )
+                due.fetches.append(_fetch_of(state, epoch))
         fetches = {}
         for node, due in nodes.items():
             if due.fetches and (room := self._room(due)) is not None:
@@ -338,16 +329,7 @@ class FetchPlan:
                 is_stale = True
                 continue
             state.is_validating = True
-            due.append(
-                PartitionFetch(
-                    state.partition,
-                    state.epoch,
-                    state.offset,
-                    state.last_epoch,
-                    epoch,
-                    state.topic_id,
-                )
-            )
+            due.append(_fetch_of(state, epoch))
         return due, is_stale
 
     def validated(
@@ -683,6 +665,14 @@ class FetchPlan:
     def _back_off(self, state: _PartitionState, now: float) -> None:
         state.not_before = now + self._options.backoff.wait(state.failures, self._random)
         state.failures += 1
+
+
+def _fetch_of(state: _PartitionState, leader_epoch: int) -> PartitionFetch:
+    return PartitionFetch(
+        *(state.partition, state.epoch, state.offset, state.last_epoch),
+        leader_epoch,
+        state.topic_id,
+    )
 
 
 def _start_epochs(offset: int, last_epoch: int) -> list[tuple[int, int]]:
