@@ -467,10 +467,11 @@ class GroupShard:
     def forget_topics(self, topics: Collection[str]) -> None:
         """Delete the offsets of topics that were deleted: a new topic with the name has others."""
         for group_id in list(self._offsets.groups()):
-            self.effects.cut()
-            for partition in list(self._offsets.of(group_id)):
-                if partition.topic in topics:
-                    self._append(offset_key(group_id, partition), None)
+            gone = [each for each in self._offsets.of(group_id) if each.topic in topics]
+            if gone:
+                self.effects.cut()
+            for partition in gone:
+                self._append(offset_key(group_id, partition), None)
 
     def expire_offsets(self, now: Callable[[], Now]) -> Steps[None]:
         """Delete the offsets whose time is over, and the groups of which nothing is left. What a

@@ -7,6 +7,7 @@ the thread that reads them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from operator import length_hint
@@ -168,7 +169,7 @@ class _Run(NamedTuple):
         return length_hint(self.iterator)
 
 
-class Reader:
+class Reader(ABC):
     """What a consumer reads: assignments, positions, and fetched but unread batches.
 
     Nothing here waits. One thread uses it at a time; its fetcher, on the event loop, gets the
@@ -343,9 +344,9 @@ class Reader:
                 )
         return has_any
 
+    @abstractmethod
     def _refill(self) -> None:
         """Have the fetcher replace what the application has begun to read."""
-        raise NotImplementedError
 
     def _is_assigned(self, piece: _Chunk | Fetched) -> bool:
         assignment = self._assignments.get(piece.partition)
