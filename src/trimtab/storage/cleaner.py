@@ -9,7 +9,7 @@ rewrites every segment up to that point without the records that have a later re
 key, and merges small segments. Records keep their offsets, so gaps appear. A record without a value
 is removed, too, `delete.retention.ms` after it was first compacted (KIP-534).
 
-Two kinds of batches are kept as empty batches: the last batch of each producer, for its sequence,
+Two kinds of batches are kept as empty batches: the last five of each producer, for their sequences,
 and the last batch of each segment, so that segments stay contiguous and recovery can tell
 compaction from lost records.
 

@@ -2,10 +2,11 @@
 With them it stores a batch that is sent twice only once, and notices a missing one (KIP-98).
 
 The rules are those of Kafka's `ProducerAppendInfo` and `ProducerStateEntry`, and the snapshot
-file is in the format of its `ProducerStateManager`, with two differences:
+file is in the format of its `ProducerStateManager`, with these differences:
 
 - A snapshot has all remembered batches of a producer, oldest first; Kafka's has only the last. So
   all five are known after a restart. Kafka can read such a file and keeps the last batch.
+- Compaction keeps the headers of these batches, so a replica that copies the log has all five, too.
 - A producer expires by this broker's clock since its last append, not by its records' timestamps:
   a producer of records with last year's timestamps must not lose its sequences at once.
 """
@@ -164,13 +165,17 @@ class ProducerState:
             )
 
     def needs(self, header: BatchHeader) -> bool:
-        """Whether compaction must keep this batch, without its records, because it is the last of
-        its producer: it has the producer's last sequence, or only its epoch (a control batch)."""
+        """Whether compaction must keep this batch, without its records, because the producer may
+        send it again, or because it alone has the producer's epoch (a control batch).
+
+        Kafka keeps only the producer's last batch. Then a replica that copies the compacted log
+        does not recognise the batches before it, and stores them twice.
+        """
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return False
         if producer.batches:
-            return producer.batches[-1].last_offset == header.last_offset
+            return any(batch.last_offset == header.last_offset for batch in producer.batches)
         return header.is_control and producer.epoch == header.producer_epoch
 
     def expire(self, now_ms: int) -> None:

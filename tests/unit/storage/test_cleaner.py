@@ -447,13 +447,15 @@ class TestProducers:
         fill(log, "abcd")
         log.roll()
 
-    def test_keep_their_last_batch_without_its_records(
+    def test_keep_their_last_five_batches_without_records(
         self, directory: LogDirectory, log: Log
     ) -> None:
         self.fill(log)
         compact(directory)
         headers = [header for header in log.headers(0) if header.producer_id == 9]
-        assert [(h.base_offset, h.base_sequence, h.record_count) for h in headers] == [(9, 9, 0)]
+        assert [(h.base_offset, h.base_sequence, h.record_count) for h in headers] == [
+            (n, n, 0) for n in range(5, 10)
+        ]
 
     def test_are_known_from_the_batches_alone(
         self, disk: VirtualDisk, clock: Clock, directory: LogDirectory, log: Log
@@ -465,11 +467,12 @@ class TestProducers:
             if name.endswith(".snapshot"):
                 disk.delete(f"{DIRECTORY}/{name}")
         again = open_log(open_directory(disk, clock))
-        duplicate = again.producers.check(self.sent(9)).duplicate
-        assert duplicate is not None
-        assert duplicate.first_offset == 9
+        for sequence in range(5, 10):
+            duplicate = again.producers.check(self.sent(sequence)).duplicate
+            assert duplicate is not None
+            assert duplicate.first_offset == sequence
 
-    def test_that_have_gone_on_do_not_need_the_old_one(
+    def test_that_have_gone_on_do_not_need_the_oldest(
         self, directory: LogDirectory, log: Log
     ) -> None:
         self.fill(log)
@@ -477,7 +480,7 @@ class TestProducers:
         log.roll()
         compact(directory)
         headers = [header for header in log.headers(0) if header.producer_id == 9]
-        assert [header.base_offset for header in headers] == [14]
+        assert [header.base_offset for header in headers] == [6, 7, 8, 9, 14]
 
     def test_that_are_forgotten_leave_nothing(
         self, clock: Clock, directory: LogDirectory, log: Log
