@@ -58,7 +58,7 @@ _MISSING = Committed(NO_OFFSET, NO_EPOCH, "", NO_TIMESTAMP)
 
 def commit_offsets(
     groups: Groups, header: RequestHeader, request: OffsetCommitRequest
-) -> Steps[Awaitable[OffsetCommitResponse]]:
+) -> Steps[OffsetCommitResponse | Awaitable[OffsetCommitResponse]]:
     """Store the offsets of partitions that exist."""
     topics: list[OffsetCommitResponseTopic] = []
     wanted: list[_Wanted] = []
@@ -109,14 +109,19 @@ def commit_offsets(
 
     parts = yield from in_parts(wanted, commit)
 
-    async def respond() -> OffsetCommitResponse:
+    def respond() -> OffsetCommitResponse:
         for some, asked in parts:
-            codes = await asked
+            codes = asked.result()
             for partition, _, part in some:
                 part.error_code = codes[partition]
         return OffsetCommitResponse(topics=topics)
 
-    return respond()
+    async def respond_later() -> OffsetCommitResponse:
+        for _, asked in parts:
+            await asked
+        return respond()
+
+    return respond() if all(asked.done() for _, asked in parts) else respond_later()
 
 
 async def fetch_offsets(

@@ -313,7 +313,7 @@ def in_parts(
     for begin in range(0, len(items), size):
         some = list(items[begin : begin + size])
         parts.append((some, ask(some)))
-        if pace.spend(size):
+        if pace.spend(len(some)):
             yield
     return parts
 
