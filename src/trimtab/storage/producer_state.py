@@ -169,7 +169,8 @@ class ProducerState:
         send it again, or because it alone has the producer's epoch (a control batch).
 
         Kafka keeps only the producer's last batch. Then a replica that copies the compacted log
-        does not recognise the batches before it, and stores them twice.
+        does not know the batches before it. It refuses one that is sent again. The producer then
+        begins a new epoch and sends the batch in it, so it is stored twice.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
