@@ -195,12 +195,13 @@ class Broker:
         logs.write_epoch(self.epoch)
         await self.metadata.reach(self.epoch + 1)
         await self.replay.open_replicas()
-        if logs.previous_epoch >= 0 and (logs.has_lost or replicas.offline):
-            # This broker must not be elected for records that it has lost (KIP-966).
-            _log.error("a log has lost records or cannot be opened broker=%d", self.id)
-            await self.lifecycle.register_with_loss()
-            logs.write_epoch(self.epoch)
-            await self.metadata.reach(self.epoch + 1)
+        if logs.has_lost or replicas.offline:
+            if logs.previous_epoch >= 0:
+                # This broker must not be elected for records that it has lost (KIP-966).
+                _log.error("a log has lost records or cannot be opened broker=%d", self.id)
+                await self.lifecycle.register_with_loss()
+                await self.metadata.reach(self.epoch + 1)
+            logs.write_epoch(self.epoch)  # with which the controller knows of the loss
         await self.listener.start()
         self.lifecycle.start()
         self.upkeep.start()

@@ -192,7 +192,9 @@ class AsyncConsumer(Subscriber, AsyncClient):
             Unavailable: no answer within `default.api.timeout.ms`.
         """
         group = self._needed_group("commit")
-        await group.commit(self._processed() if offsets is None else checked_offsets(offsets))
+        await group.commit(
+            self._processed() if offsets is None else self._with_epochs(checked_offsets(offsets))
+        )
 
     async def committed(
         self, partitions: Iterable[Partition]

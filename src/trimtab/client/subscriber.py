@@ -7,7 +7,7 @@ Source: KIP-429, KIP-848; Kafka's `KafkaConsumer`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
@@ -300,6 +300,19 @@ class Subscriber(Reader):
             partition: OffsetAndMetadata(at, leader_epoch=self._leader_epoch(partition, at))
             for partition, at in positions.items()
         }
+
+    def _with_epochs(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Adds the leader epochs of what was read: with them the next member does not read from a
+        broker that has not noticed that it leads no more, and finds that the log was truncated."""
+        known = {}
+        for partition, at in offsets.items():
+            read_to = self._known_position(partition) if partition in self._assignments else None
+            if at.leader_epoch == NO_EPOCH and read_to is not None and at.offset <= read_to:
+                at = at._replace(leader_epoch=self._leader_epoch(partition, at.offset))
+            known[partition] = at
+        return known
 
     def _leader_epoch(self, partition: TopicPartition, position: int) -> int:
         """The leader epoch of the record before a position; -1 if it is not known (KIP-320)."""

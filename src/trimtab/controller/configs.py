@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from trimtab.balance.limits import PER_BROKER, PER_CLUSTER
 from trimtab.config import (
@@ -245,6 +245,7 @@ class _Changes:
         self._nodes = {controller_id, *image.brokers}
         self._broker = resolve(broker_config, image.configs(CONFIG_BROKER, _ALL_BROKERS), {})
         self._inherited = inherit(self._broker)
+        self._static_min_isr = broker_config[MIN_ISR]
         self.records: list[Any] = []
 
     def alter(
@@ -319,8 +320,9 @@ class _Changes:
             if after.get(option) != before.get(option)
             and (text := _normalize(table, option, after.get(option))) != before.get(option)
         ]
-        if any(record.name == MIN_ISR for record in records):
-            # ELR members are only known to have records committed under the old minimum.
+        if self._min_isr(kind, after) < self._min_isr(kind, before):
+            # ELR members only have all records that were committed under the old minimum. Kafka
+            # also forgets them if the minimum rises or stays.
             records.append(ClearElrRecord(topic_name=name if kind == CONFIG_TOPIC else ""))
         if self._whole.records + len(records) > MAX_RECORDS:
             raise Refusal(
@@ -329,6 +331,14 @@ class _Changes:
             )
         self._whole.records += len(records)
         self.records += records
+
+    def _min_isr(self, kind: int, configs: Texts) -> int:
+        """`min.insync.replicas` of a resource with these configs; 0 if it has no such option."""
+        if kind not in (CONFIG_TOPIC, CONFIG_BROKER):
+            return 0
+        inherited = self._inherited[MIN_ISR] if kind == CONFIG_TOPIC else self._static_min_isr
+        text = configs.get(MIN_ISR)
+        return cast(int, inherited if text is None else TOPIC[MIN_ISR].check(text))
 
     def _check_topic(self, name: str, after: Texts) -> None:
         if not name:

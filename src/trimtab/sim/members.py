@@ -18,7 +18,6 @@ from trimtab.records import TopicPartition
 from trimtab.sim.group_checker import GroupChecker, Membership
 from trimtab.sim.network import ANY
 from trimtab.sim.world import World
-from trimtab.wire.sentinels import NO_EPOCH
 
 GROUP_OPTIONS: Final[dict[str, Any]] = {
     "offsets.topic.num.partitions": 2,
@@ -258,13 +257,13 @@ class Member:
 
 
 def _generation_of(consumer: AsyncConsumer) -> int:
-    """The generation of which it has an assignment; -1 if it has none, or joins at the moment.
+    """The generation in which it got what is assigned to it; -1 if it has none.
 
-    A classic member knows its next generation before it knows whether that has come about.
+    A classic member that joins again keeps its partitions, or some of them, meanwhile.
     """
     group = consumer._group
     assert group is not None
-    member, generation = group._member, consumer.group_metadata().generation_id
-    if isinstance(member, ClassicMember) and member._assigned_in != generation:
-        return NO_EPOCH
-    return generation
+    member = group._member
+    if isinstance(member, ClassicMember):
+        return member._assigned_in
+    return consumer.group_metadata().generation_id

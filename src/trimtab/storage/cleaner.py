@@ -9,9 +9,10 @@ rewrites every segment up to that point without the records that have a later re
 key, and merges small segments. Records keep their offsets, so gaps appear. A record without a value
 is removed, too, `delete.retention.ms` after it was first compacted (KIP-534).
 
-Two kinds of batches are kept as empty batches: the last five of each producer, for their sequences,
-and the last batch of each segment, so that segments stay contiguous and recovery can tell
-compaction from lost records.
+Three kinds of batches are kept as empty batches: the last five of each producer, for their
+sequences; the first of each leader epoch, so that a copy of the log knows where the epoch began,
+and its followers truncate there (Kafka removes it); and the last batch of each segment, so that
+segments stay contiguous and recovery can tell compaction from lost records.
 
 The new segment is written beside the old ones as `.log.cleaned`. After an fsync it is renamed to
 `.log.swap`, the old segments are deleted, and the suffix is removed. So after a crash either the
@@ -170,6 +171,8 @@ class _Round:
         self._truncations = log.truncations
         self._end_offset = dirt.first_offset
         self._in_transaction: set[int] = set()
+        self._epoch = 0
+        """The leader epoch of the batch before. Epoch 0 is the first, wherever it begins."""
 
     async def note_keys(self) -> bool:
         """Collects the keys of the dirty part; False if memory does not suffice for all of them."""
@@ -295,6 +298,8 @@ class _Round:
         group: Sequence[Segment],
     ) -> BytesLike | None:
         """The remaining batch: None if it is unchanged, empty if nothing remains."""
+        is_first = header.leader_epoch != self._epoch
+        self._epoch = header.leader_epoch
         if header.base_offset >= self._end_offset:
             return None
         config = self._log.config
@@ -319,7 +324,7 @@ class _Round:
             left = await self._in_turns(steps, group)
         if left is None or left:
             return left
-        if is_last or self._log.producers.needs(header):
+        if is_last or is_first or self._log.producers.needs(header):
             return None if not header.record_count else empty_batch(header)
         return left
 

@@ -159,6 +159,7 @@ class LogDirectory:
         life = {"version": 0, "brokerEpoch": broker_epoch, "bootId": self._storage.boot_id()}
         # No fsync needed: after a reboot of the machine the file is invalid anyway.
         self._storage.write_file(_LIFE, json.dumps(life).encode("ascii"), durable=False)
+        self._must_delete_life = False
 
     @property
     def logs(self) -> Mapping[TopicPartition, Log]:

@@ -21,6 +21,7 @@ from trimtab.errors import CorruptData
 from trimtab.storage.leader_epochs import LeaderEpochs
 from trimtab.storage.producer_snapshots import ProducerSnapshots
 from trimtab.storage.producer_state import ProducerState
+from trimtab.storage.segment import Segment
 from trimtab.storage.segment_list import SegmentList
 from trimtab.wire.batch_cy import BatchHeader
 
@@ -131,6 +132,8 @@ class Loader:
         """The index of the first segment that must be checked; None if none must."""
         segments = self._segments
         first = segments.index_of(recovery_point)
+        if first > 0 and self._reaches_into_next(segments[first - 1]):
+            return 0 if clean else first - 1
         try:
             end_offset = self._end_of_active()
         except CorruptData:  # a torn tail; or, if clean, the files were changed from outside
@@ -141,6 +144,15 @@ class Loader:
         if end_offset == recovery_point or (clean and not recovery_point):
             return None  # without a checkpoint, a cleanly closed log counts as whole
         return 0 if clean else first
+
+    def _reaches_into_next(self, segment: Segment) -> bool:
+        """Whether a sealed segment has offsets of the next one. Then a crash has brought back the
+        segments after it, which a truncation had deleted before it was appended to again."""
+        try:
+            last = segment.last_header()
+        except CorruptData:
+            return True
+        return last is not None and last.next_offset > self._segments.end_of_sealed(segment)
 
     def _end_of_active(self) -> int:
         active = self._segments.active
@@ -194,7 +206,8 @@ class Loader:
                 end_offset != next_base_offset
                 and next_base_offset - segment.base_offset <= _INT32_MAX
             ):
-                self._is_damaged = True
+                # Segments with offsets that the one before has, too, were truncated: not a loss.
+                self._is_damaged = self._is_damaged or end_offset < next_base_offset
                 _log.warning(
                     "deleted %d segments of %s, from offset %d on: the segment before ends at %d",
                     len(segments) - index - 1,

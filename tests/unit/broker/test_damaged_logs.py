@@ -121,6 +121,25 @@ async def test_a_replica_that_lost_nothing_is_elected(lab: Lab, cleanly: bool) -
     assert values(leading(lab)) == [b"a"]
 
 
+@pytest.mark.kip(966)
+@pytest.mark.run(brokers=2, config=TWO)
+async def test_a_loss_that_the_controller_knows_of_is_not_another_after_a_kill(lab: Lab) -> None:
+    await lab.create_topic("t", replicas=2)
+    await in_sync(lab, 2)
+    for value in (b"a", b"b"):
+        await send(lab, value)
+    follower = followers_of(lab)[0]
+    replica(lab, follower).log.flush()
+    kill(lab, follower)
+    disk_of(lab, follower).crash()  # the machine boots again
+    cut(disk_of(lab, follower))
+    assert (await start(lab, follower)).replicas.logs.has_lost
+    await in_sync(lab, 2)
+    epoch = lab.brokers[follower].epoch
+    kill(lab, follower)
+    assert (await start(lab, follower)).replicas.logs.previous_epoch == epoch
+
+
 async def test_the_only_replica_serves_its_undamaged_records(lab: Lab) -> None:
     await lab.create_topic("t")
     await lab.create_topic("u")

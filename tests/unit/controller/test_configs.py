@@ -402,14 +402,22 @@ def test_one_request_has_a_limit(image: ClusterImage) -> None:
     ("kind", "name", "operation", "cleared"),
     [
         (TOPIC, "t", ("min.insync.replicas", SET, "2"), ["t"]),
-        (BROKERS, "", ("min.insync.replicas", SET, "2"), [""]),
-        (TOPIC, "t", ("min.insync.replicas", DELETE, None), []),
+        (TOPIC, "t", ("min.insync.replicas", DELETE, None), ["t"]),
+        (BROKERS, "", ("min.insync.replicas", SET, "1"), [""]),
+        (BROKERS, "", ("min.insync.replicas", DELETE, None), [""]),
+        (TOPIC, "t", ("min.insync.replicas", SET, "3"), []),
+        (TOPIC, "t", ("min.insync.replicas", SET, "4"), []),
+        (TOPIC, "u", ("min.insync.replicas", SET, "2"), []),
+        (TOPIC, "u", ("min.insync.replicas", SET, "1"), ["u"]),
         (TOPIC, "t", ("segment.ms", SET, "2"), []),
     ],
 )
-def test_another_min_insync_replicas_clears_the_elrs(
+def test_a_lower_min_insync_replicas_clears_the_elrs(
     image: ClusterImage, kind: int, name: str, operation: Operation, cleared: list[str]
 ) -> None:
+    image.replay(TopicRecord(name="u", topic_id=b"u" * 16))
+    put(image, BROKERS, "", "min.insync.replicas", "2")
+    put(image, TOPIC, "t", "min.insync.replicas", "3")
     records = alter(image, resource(kind, name, operation)).records
     assert [each.topic_name for each in records if isinstance(each, ClearElrRecord)] == cleared
 

@@ -492,6 +492,29 @@ class TestProducers:
         assert not [header for header in log.headers(0) if header.producer_id == 9]
 
 
+class TestLeaderEpochs:
+    @pytest.mark.kip(101)
+    def test_are_known_from_the_batches_alone(
+        self, disk: VirtualDisk, clock: Clock, directory: LogDirectory, log: Log
+    ) -> None:
+        for epoch, keys in ((0, "ab"), (2, "ba"), (5, "abc"), (6, "abc")):
+            for key in keys:
+                data = batch([(key.encode(), b"v")])
+                log.append(data, epoch, read_headers(data))
+        log.high_watermark = log.log_end_offset
+        log.roll()
+        for _ in range(2):
+            compact(directory)
+            assert offsets(log) == [7, 8, 9]
+            ends = [log.end_of_epoch(epoch).end_offset for epoch in range(7)]
+            assert ends == [2, 2, 4, 4, 4, 7, 10]
+            directory.close()
+            disk.delete(f"{DIRECTORY}/leader-epoch-checkpoint")
+            directory = open_directory(disk, clock)
+            log = open_log(directory)
+            assert [log.end_of_epoch(epoch).end_offset for epoch in range(7)] == ends
+
+
 class TestMarkers:
     """Of transactions: control batches."""
 

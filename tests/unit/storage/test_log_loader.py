@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tests.unit.storage.logs import DIRECTORY, SMALL, Clock, append, batch, fill, offsets
+from tests.unit.storage.logs import DIRECTORY, SMALL, Clock, append, batch, fill, offsets, sent
 from trimtab.errors import CorruptData
 from trimtab.sim.disk import VirtualDisk
 from trimtab.storage import log_loader
@@ -97,6 +97,21 @@ def test_a_missing_segment_in_the_middle_is_reported_by_reads(
     with pytest.raises(CorruptData, match="no batch has offset 4, and the log ends at 10"):
         again.read(4, 10_000)
     assert offsets(again.read(8, 10_000))[0] == (8, 8)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("stale", [b"", bytes(batch())])
+def test_a_truncated_segment_that_a_crash_has_brought_back_is_deleted(
+    disk: VirtualDisk, clock: Clock, rolled: Log, stale: bytes, clean: bool
+) -> None:
+    """Only the first of the segments that a truncation deleted was appended to again."""
+    rolled.truncate(8)
+    rolled.close()
+    disk.open(path(4)).append(b"".join(bytes(sent((n, 1))) for n in (8, 9, 10)))
+    disk.write_file(path(8), stale)
+    again, is_damaged = reopen(disk, clock, 8 + len(stale) // len(batch()), clean)
+    assert (again.log_end_offset, is_damaged) == (11, False)
+    assert offsets(again.read(4, 10_000)) == [(n, n) for n in range(4, 11)]
 
 
 def test_an_interrupted_append_is_no_damage(

@@ -12,6 +12,7 @@ from tests.unit.broker.conftest import Lab, lab
 from trimtab.broker.groups import group_partition
 from trimtab.client.admin import AsyncAdmin
 from trimtab.client.consumer import AsyncConsumer
+from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.errors import UsageError
 from trimtab.records import Record, TopicPartition
 
@@ -85,6 +86,32 @@ def test_a_member_reads_everything_and_its_successor_goes_on_behind_it(
             committed = await second.committed(partitions(0, 2))
             assert {p.partition: c and c.offset for p, c in committed.items()} == {0: 10, 2: 11}
             assert {c and c.leader_epoch for c in committed.values()} == {0}
+
+    lab.run(scenario, config=QUICK)
+
+
+@pytest.mark.kip(320)
+def test_offsets_are_committed_with_the_leader_epochs_of_what_was_read(lab: Lab) -> None:
+    async def scenario() -> None:
+        await fill(lab)
+        await lab.create_topic("u")
+        async with consumer(lab) as first:
+            first.subscribe(["t"])
+            await read(first, 40)
+            wanted: dict[TopicPartition, int | OffsetAndMetadata] = {
+                TopicPartition("t", 0): 10,
+                TopicPartition("t", 1): 11,  # not read
+                TopicPartition("t", 2): OffsetAndMetadata(5, leader_epoch=3),
+                TopicPartition("u", 0): 1,
+            }
+            await first.commit(wanted)
+            committed = await first.committed(wanted)
+            assert [c and (c.offset, c.leader_epoch) for c in committed.values()] == [
+                (10, 0),
+                (11, -1),
+                (5, 3),
+                (1, -1),
+            ]
 
     lab.run(scenario, config=QUICK)
 
