@@ -179,13 +179,13 @@ class Consumer(Face[AsyncConsumer]):
             with consumer._calling_back(change) as result:
                 refuse_awaitable(result)
         except Exception:
-            self._acknowledge()
+            self._acknowledge(change)
             raise
-        self._acknowledge()
+        self._acknowledge(change)
 
-    def _acknowledge(self) -> None:
+    def _acknowledge(self, change: Change) -> None:
         if self._thread.is_usable:  # the callback has not closed the consumer
-            self._thread.run(AsyncConsumer._acknowledge, self._client)
+            self._thread.run(AsyncConsumer._acknowledge, self._client, change)
 
     def _let_go(self, has_failed: bool = False) -> None:
         consumer = self._client

@@ -337,9 +337,9 @@ class AsyncConsumer(Subscriber, AsyncClient):
                 if isawaitable(result):
                     await result
         except Exception:
-            await self._acknowledge()
+            await self._acknowledge(change)
             raise
-        await self._acknowledge()
+        await self._acknowledge(change)
 
     async def _commit_before(
         self, partitions: Collection[TopicPartition], has_failed: bool = False
@@ -364,9 +364,9 @@ class AsyncConsumer(Subscriber, AsyncClient):
             if isawaitable(result):
                 await result
 
-    async def _acknowledge(self) -> None:
+    async def _acknowledge(self, change: Change) -> None:
         if self._group is not None:
-            self._group.handover.carried_out()
+            self._group.handover.carried_out(change)
 
     def _submit(self) -> None:
         subscription = self._take_subscription()

@@ -228,6 +228,8 @@ class Subscriber(Reader):
         """Call the listener, which may seek in partitions that were assigned, and commit those
         that are revoked."""
         kind, partitions = change
+        if kind is Kind.LOST:
+            partitions = frozenset(self._assignments)
         if not partitions and kind is not Kind.ASSIGNED:
             return None
         callback = {
@@ -261,8 +263,10 @@ class Subscriber(Reader):
     def _apply(self, change: Change) -> None:
         if change.kind is Kind.ASSIGNED:
             self._replace([*self._assignments, *sorted(change.partitions)])
-        else:
+        elif change.kind is Kind.REVOKED:
             self._replace([p for p in self._assignments if p not in change.partitions])
+        else:
+            self._replace([])
 
     def _forget_subscription(self) -> None:
         self._subscription = None

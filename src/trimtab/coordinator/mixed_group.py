@@ -92,7 +92,8 @@ class MixedGroup:
             member_id = f"{prefix}-{self._new_id()}"
             if request.group_instance_id is None and caller.version >= _IDS_SINCE:
                 return refuse_join(caller.version, ErrorCode.MEMBER_ID_REQUIRED, member_id)
-        member = self._find_or_add(caller, request, member_id)
+        owns = any(each.partitions for each in subscription.owned_partitions)
+        member = self._find_or_add(caller, request, member_id, owns)
         timeout_ms = request.rebalance_timeout_ms
         metadata = ConsumerGroupMemberMetadataValue(
             instance_id=request.group_instance_id,
@@ -135,8 +136,15 @@ class MixedGroup:
         return any(all(each.name in names for names in known) for each in request.protocols)
 
     def _find_or_add(
-        self, caller: Caller, request: JoinGroupRequest, member_id: str
+        self, caller: Caller, request: JoinGroupRequest, member_id: str, owns: bool
     ) -> ConsumerMember:
+        """The member that joins.
+
+        Args:
+            owns: whether it says that it owns partitions. Kafka also takes back a member that the
+                group has removed, with the same id. Such a member lets go of its partitions as of
+                ones that nobody else has yet, and its commits take back those of the new owners.
+        """
         instance_id = request.group_instance_id
         static = None if instance_id is None else self._group.find_instance(instance_id)
         if static is not None and static.id != member_id:
@@ -145,7 +153,7 @@ class MixedGroup:
             return self._group.replace(static, member_id)
         member = self._group.members.get(member_id)
         if member is None:
-            if instance_id is not None and request.member_id != NOBODY:
+            if request.member_id != NOBODY and (owns or instance_id is not None):
                 raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, "")
             self._group.check_size(self._rules)
             member = ConsumerMember(member_id, describe_nobody(caller))

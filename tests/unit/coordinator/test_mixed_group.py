@@ -209,6 +209,19 @@ def test_a_classic_member_that_is_not_heard_of_is_removed(scene: Scene) -> None:
     assert scene.heartbeat(member, 2) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_a_removed_classic_member_does_not_come_back_with_its_partitions(scene: Scene) -> None:
+    """It would let go of them, and commit, as if nobody else had them yet."""
+    member = classic_group(scene)
+    scene.beat("b")
+    scene.pass_time(9)
+    scene.beat("b", 2)
+    scene.pass_time(2)
+    assert list(described(scene)) == ["b"]
+    joined = scene.answer(scene.join(member, protocols=subscription([0])))
+    assert joined.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert scene.answer(scene.join("given", protocols=subscription())).generation_id > 0
+
+
 def test_what_a_mixed_group_refuses(scene: Scene) -> None:
     member = classic_group(scene)
     scene.beat("b")

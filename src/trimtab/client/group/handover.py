@@ -24,7 +24,7 @@ class Kind(Enum):
     REVOKED = "revoked"
     """Another member gets them after this one has let go of them."""
     LOST = "lost"
-    """Another member may have them already: nothing can be committed any more."""
+    """Other members may have all partitions already: nothing can be committed any more."""
 
 
 class Change(NamedTuple):
@@ -77,17 +77,21 @@ class Handover:
             await self._carried_out
         finally:
             self.change = self._carried_out = None
+
+    def carried_out(self, change: Change) -> None:
+        """A poll has carried out a change, perhaps one that was withdrawn meanwhile because the
+        membership has ended. Called on the loop."""
+        self.is_polled = True
         if change.kind is Kind.ASSIGNED:
             self.owned |= change.partitions
-        else:
+        elif change.kind is Kind.REVOKED:
             self.owned -= change.partitions
-
-    def carried_out(self) -> None:
-        """A poll has carried out the change. Called on the loop."""
-        self.change = None
-        self.is_polled = True
-        if self._carried_out is not None and not self._carried_out.done():
-            self._carried_out.set_result(None)
+        else:
+            self.owned = frozenset()
+        if change is self.change and self._carried_out is not None:
+            self.change = None
+            if not self._carried_out.done():
+                self._carried_out.set_result(None)
 
     def fail(self, error: BaseException) -> None:
         """The membership has ended with an error, which every further poll raises."""

@@ -256,7 +256,7 @@ async def test_partitions_of_a_topic_with_another_id_are_other_ones(world: World
     def carry_out() -> None:
         assert handover.change is not None
         changes.append((handover.change.kind.value, len(handover.change.partitions)))
-        asyncio.get_running_loop().call_soon(handover.carried_out)
+        asyncio.get_running_loop().call_soon(handover.carried_out, handover.change)
 
     handover.on_due = carry_out
     owned: list[Any] = []

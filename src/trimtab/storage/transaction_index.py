@@ -1,0 +1,71 @@
+"""The aborted transactions of one segment: those whose markers it holds (`.txnindex`).
+
+    version (int16), producer id, first offset, last offset, last stable offset (int64 each)
+
+The entries rise by last offset, the marker's. A fetch of committed records (KIP-98) is answered
+with the transactions to leave out. An entry's last stable offset tells how far a search has to go:
+every transaction that ends later begins there or after it.
+
+Source: Kafka's `TransactionIndex` and `AbortedTxn`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+
+from trimtab.errors import CorruptData
+from trimtab.storage.open_transactions import EndedTransaction
+
+_ENTRY = Struct(">hqqqq")
+_VERSION = 0
+
+
+def encode_aborted(aborted: Iterable[EndedTransaction]) -> bytes:
+    """The content of the file."""
+    return b"".join(_ENTRY.pack(_VERSION, *each) for each in aborted)
+
+
+def decode_aborted(content: bytes, base_offset: int) -> list[EndedTransaction]:
+    """The transactions in a file.
+
+    Args:
+        base_offset: the segment's.
+
+    Raises:
+        CorruptData: the file ends within an entry, or its entries cannot be those of the segment.
+    """
+    if len(content) % _ENTRY.size:
+        raise CorruptData(f"{len(content)} bytes are no whole entries of {_ENTRY.size}")
+    aborted = []
+    end_offset = base_offset
+    for version, *fields in _ENTRY.iter_unpack(content):
+        entry = EndedTransaction(*fields)
+        if (
+            version != _VERSION
+            or not 0 <= entry.first_offset < entry.last_offset
+            or entry.last_offset < end_offset
+            or not entry.producer_id >= 0 <= entry.last_stable_offset
+        ):
+            raise CorruptData(f"{entry} of version {version} cannot be behind {end_offset}")
+        aborted.append(entry)
+        end_offset = entry.last_offset + 1
+    return aborted
+
+
+def find_aborted(
+    segments: Iterable[Sequence[EndedTransaction]], offset: int, end_offset: int
+) -> list[EndedTransaction]:
+    """The aborted transactions with records from `offset` up to before `end_offset`.
+
+    Args:
+        segments: the entries of the segment that holds `offset`, and of each that follows.
+    """
+    found = []
+    for aborted in segments:
+        for each in aborted:
+            if each.last_offset >= offset and each.first_offset < end_offset:
+                found.append(each)
+            if each.last_stable_offset >= end_offset:
+                return found
+    return found
