@@ -5,7 +5,8 @@ from contextlib import suppress
 import pytest
 
 from trimtab.errors import CorruptData
-from trimtab.wire.batch_cy import BatchBuilder, read_header, read_headers, stamp_crc, verify
+from trimtab.wire.batch_cy import BatchBuilder, read_header, read_headers, verify
+from trimtab.wire.batch_header import stamp_crc
 from trimtab.wire.compaction_cy import set_delete_horizon
 from trimtab.wire.end_markers import EndMarker, build_marker, read_marker
 
