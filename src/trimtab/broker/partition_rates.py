@@ -66,7 +66,7 @@ class PartitionRates:
     def of(self, topics: Iterable[str]) -> Mapping[TopicPartition, float]:
         """Bytes/s of the topics' partitions, without those that are unknown yet."""
         found: dict[TopicPartition, float] = {}
-        for name in topics:
+        for name in sorted(topics):
             if name not in self._view.image.topics:
                 continue
             self._topics.setdefault(name)

@@ -40,6 +40,7 @@ from trimtab.wire.messages.unregister_broker import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
+from trimtab.wire.sentinels import NO_EPOCH
 
 _IN_CONTROLLED_SHUTDOWN = 1
 _MOST_NAMED = 1000
@@ -73,16 +74,20 @@ def decide_registration(
     cluster_id: str,
     next_offset: int,
     is_connected: bool,
+    unheard_of: int = NO_EPOCH,
 ) -> Decision:
     """BrokerRegistration: a new incarnation gets a new epoch, and begins fenced.
 
     It is removed from all ISRs. If the previous incarnation did not close cleanly, its logs may
     have lost records, and it is removed from the ELRs, too. It closed cleanly if
-    `previous_broker_epoch` is its epoch.
+    `previous_broker_epoch` is its epoch; or that of the one before it, if it has sent no heartbeat:
+    then it may have ended before it knew its epoch, and has lost nothing, either.
 
     Args:
         next_offset: the offset of the next record in the journal.
         is_connected: whether another incarnation of the broker is still connected.
+        unheard_of: the `previous_broker_epoch` of the registered incarnation, if it has sent no
+            heartbeat; else -1.
     """
     code = _check_registration(image, request, cluster_id, is_connected)
     if code is not ErrorCode.NONE:
@@ -107,7 +112,8 @@ def decide_registration(
             in_controlled_shutdown=before.in_controlled_shutdown,
         )
     elif before is not None:
-        was_clean = request.previous_broker_epoch == before.epoch
+        previous = request.previous_broker_epoch
+        was_clean = previous == before.epoch or previous == unheard_of != NO_EPOCH
         remove = remove_from_isrs if was_clean else remove_from_isrs_and_elrs
         records = remove(image, rules, before.id)
         registered = registered._replace(epoch=next_offset + len(records))

@@ -677,9 +677,12 @@ class ClassicGroup:
                 self._static[member.instance_id] = member.id
 
     def resume(self, now: Now) -> None:
-        """After a load, give every member a whole session."""
+        """After a load, give every member a whole session. A group that was a consumer group until
+        then must rebalance first."""
         for member in self.members.values():
             self._give_time(member, now, member.session_s)
+        if self.members and self.leader is None:
+            self._rebalance(now)
 
     @property
     def is_unused(self) -> bool:

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from typing import Final
 
-from trimtab.coordinator.classic_group import NOBODY, ClassicGroup, refuse_join
+from trimtab.coordinator.classic_group import NOBODY, ClassicGroup, Phase, refuse_join
+from trimtab.coordinator.classic_member import ClassicMember
 from trimtab.coordinator.consumer_group import ConsumerGroup, ConsumerRules
 from trimtab.coordinator.consumer_member import (
     ConsumerMember,
@@ -235,13 +237,12 @@ def read_members(
     """
     members = {}
     try:
+        subscriptions = {
+            each.id: _read_subscription(classic, each) for each in classic.members.values()
+        }
+        having = _find_holders(classic, subscriptions, topics)
         for each in classic.members.values():
-            metadata = each.protocols[classic.protocol or next(iter(each.protocols))]
-            subscription, _ = decode_embedded(ConsumerProtocolSubscription, metadata)
-            keys: frozenset[PartitionKey] = frozenset()
-            if each.assignment:
-                assignment, _ = decode_embedded(ConsumerProtocolAssignment, each.assignment)
-                keys = _to_keys(assignment.assigned_partitions, topics)
+            subscription = subscriptions[each.id]
             members[each.id] = (
                 ConsumerGroupMemberMetadataValue(
                     instance_id=each.instance_id,
@@ -260,7 +261,7 @@ def read_members(
                         ],
                     ),
                 ),
-                keys,
+                frozenset(key for key, holder in having.items() if holder == each.id),
             )
     except CorruptData as error:
         raise RequestRefused(
@@ -270,14 +271,54 @@ def read_members(
     return members
 
 
+def _read_subscription(
+    classic: ClassicGroup, member: ClassicMember
+) -> ConsumerProtocolSubscription:
+    metadata = member.protocols[classic.protocol or next(iter(member.protocols))]
+    return decode_embedded(ConsumerProtocolSubscription, metadata)[0]
+
+
+def _find_holders(
+    classic: ClassicGroup, subscriptions: Mapping[str, ConsumerProtocolSubscription], topics: Topics
+) -> dict[PartitionKey, str]:
+    """The member that has each partition; no one must get it before that member lets go of it.
+
+    A member has what it was assigned. But while the group rebalances, a member that has joined has
+    what it kept; and if a rebalance ended another one, assignments are gone (Kafka then takes a
+    member to have nothing). If two claim a partition, the claim of the higher generation counts.
+    """
+    claims: list[tuple[int, str, frozenset[PartitionKey]]] = []
+    for member in classic.members.values():
+        subscription = subscriptions[member.id]
+        is_stable = classic.phase is Phase.STABLE
+        has_joined = member.joining is not None or classic.phase is Phase.COMPLETING
+        if is_stable or (member.assignment and not has_joined):
+            since, partitions = classic.generation, _read_assignment(member.assignment)
+        else:
+            since, partitions = subscription.generation_id, subscription.owned_partitions
+        claims.append((since, member.id, _to_keys(partitions, topics)))
+    claims.sort(key=itemgetter(0))
+    return {key: member_id for _, member_id, keys in claims for key in sorted(keys)}
+
+
+def _read_assignment(data: bytes) -> list[TopicPartition]:
+    if not data:
+        return []
+    return decode_embedded(ConsumerProtocolAssignment, data)[0].assigned_partitions
+
+
 def describe_downgraded(group: ConsumerGroup, topics: Topics, now: Now) -> GroupMetadataValue:
-    """A consumer group whose members, if any, all use the classic protocol, as a classic group."""
+    """A consumer group whose members, if any, all use the classic protocol, as a classic group.
+
+    Its members have what they have, not yet what they are to have. So it has no leader, and
+    rebalances also if another coordinator loads it.
+    """
     protocol = _choose_protocol(group.members.values()) if group.members else None
     return GroupMetadataValue(
         protocol_type=PROTOCOL_TYPE,
         generation=group.epoch,
         protocol=protocol,
-        leader=next(iter(group.members), None),
+        leader=None,
         current_state_timestamp=now.ms,
         members=[
             MemberMetadata(
@@ -290,7 +331,7 @@ def describe_downgraded(group: ConsumerGroup, topics: Topics, now: Now) -> Group
                 subscription=next(
                     known.metadata for known in _protocols_of(each) if known.name == protocol
                 ),
-                assignment=_write_assignment(each, group.targets.get(each.id, ()), topics),
+                assignment=_write_assignment(each, {**each.assigned, **each.revoking}, topics),
             )
             for each in group.members.values()
         ],

@@ -341,6 +341,30 @@ async def test_a_partition_waits_for_its_only_replica_and_recovers_if_that_crash
         assert (partition.leader_recovery_state, partition.last_known_elr) == (state, ())
 
 
+@pytest.mark.kip(966)
+@pytest.mark.parametrize("is_heard", [False, True])
+@pytest.mark.run(brokers=1)
+async def test_a_broker_that_ends_before_it_knows_its_epoch_has_lost_nothing(
+    lab: Lab, is_heard: bool
+) -> None:
+    (broker,) = lab.brokers
+    await lab.create("a", partitions=1)
+    broker.kill()
+    lab.controller.connection_lost(broker.connection)
+    lab.refused.add("host0")
+    await asyncio.sleep(1)
+    previous = broker.epoch
+    for _ in range(2):  # it does not get the response
+        broker.begin_anew()
+        assert await broker.register(previous) == 0
+        if is_heard:
+            await broker.beat(offset=0)
+            lab.controller.connection_lost(broker.connection)
+            await asyncio.sleep(1)
+    (partition,) = lab.controller.image.topics["a"].partitions
+    assert (partition.elr, partition.last_known_elr) == (() if is_heard else (0,), (0,))
+
+
 @pytest.mark.kip(841)
 @pytest.mark.run(brokers=2)
 async def test_a_broker_may_shut_down_when_others_have_replayed_it(lab: Lab) -> None:

@@ -26,10 +26,14 @@ def scene() -> Scene:
     return scene
 
 
-def subscription(owned: Iterable[int] = (), version: int = 3) -> list[tuple[str, bytes]]:
+def subscription(
+    owned: Iterable[int] = (), version: int = 3, generation: int = -1
+) -> list[tuple[str, bytes]]:
     """The protocols of a member that subscribes to t."""
     partitions = [TopicPartition(topic="t", partitions=list(owned))]
-    message = ConsumerProtocolSubscription(topics=["t"], owned_partitions=partitions)
+    message = ConsumerProtocolSubscription(
+        topics=["t"], owned_partitions=partitions, generation_id=generation
+    )
     return [("cooperative-sticky", encode_embedded(message, version))]
 
 
@@ -136,8 +140,60 @@ def test_a_downgraded_group_is_in_the_log(scene: Scene) -> None:
     scene.heartbeat(member, 2)
     scene.pass_time(2)  # b is not heard of
     scene.restart()
-    assert scene.state() == "Stable"
-    assert scene.heartbeat(member, 3) == ErrorCode.NONE
+    assert scene.state() == "PreparingRebalance"
+    assert scene.heartbeat(member, 3) == ErrorCode.REBALANCE_IN_PROGRESS
+    joined = scene.answer(scene.join(member, protocols=subscription([0, 1])))
+    assert (joined.error_code, joined.leader, joined.generation_id) == (0, member, 4)
+
+
+@pytest.mark.parametrize("interruptions", [0, 1])
+def test_a_group_that_rebalances_changes_with_what_its_members_kept(
+    scene: Scene, interruptions: int
+) -> None:
+    """Nobody has synchronized, so the members have no assignments in the new generation."""
+    member = classic_group(scene)
+    others = [scene.new_member(protocols=subscription())[0]]
+    joined = scene.answer(scene.join(member, protocols=subscription(range(4))))
+    for _ in range(interruptions):
+        others.append(scene.new_member(protocols=subscription())[0])
+        for each in others[:-1]:
+            scene.join(each, protocols=subscription())
+        joined = scene.answer(scene.join(member, protocols=subscription(range(4))))
+    assert joined.generation_id == 2 + interruptions
+    assert scene.state() == "CompletingRebalance"
+    assert partitions(scene.beat("b")) == []
+    assert partitions(scene.beat("b", 3 + interruptions)) is None
+    assert catch_up(scene, member, range(4))[1] != list(range(4))
+    assert partitions(scene.beat("b", 3 + interruptions)) is None
+    catch_up(scene, member, [0])
+    assert partitions(scene.beat("b", 3 + interruptions))
+
+
+def test_of_two_members_that_claim_a_partition_the_later_one_has_it(scene: Scene) -> None:
+    member = classic_group(scene)
+    other = scene.new_member(protocols=subscription())[0]
+    scene.join(other, protocols=subscription(range(4), generation=0))
+    scene.answer(scene.join(member, protocols=subscription(range(4), generation=1)))
+    scene.beat("b")
+    assert [
+        sum(len(topic.partitions) for topic in each.assignment.topic_partitions)
+        for each in described(scene).values()
+    ] == [4, 0, 0]
+
+
+def test_a_group_that_changes_back_and_forth_keeps_what_its_members_have(scene: Scene) -> None:
+    """The target was another one, which the member has not heard of."""
+    member = classic_group(scene)
+    scene.beat("b")
+    scene.beat("b", -1)
+    assert scene.state() == "PreparingRebalance"
+    came = scene.beat("c")
+    assert partitions(came) == []
+    assert partitions(scene.beat("c", came.member_epoch)) is None
+    catch_up(scene, member, range(4))
+    assert partitions(scene.beat("c", came.member_epoch)) is None
+    catch_up(scene, member, [0, 1])
+    assert partitions(scene.beat("c", came.member_epoch)) == [2, 3]
 
 
 def test_members_that_wait_for_a_classic_group_are_asked_to_join_again(scene: Scene) -> None:

@@ -269,10 +269,11 @@ class ClassicMember:
             )
             for member in joined.members
         ]
-        topics = await self._describe(frozenset().union(*(each.topics for each in subscribers)))
+        names = sorted({name for each in subscribers for name in each.topics})
+        topics = await self._describe(names)
         return {} if joined.skip_assignment else assignor.assign(subscribers, topics)
 
-    async def _describe(self, names: frozenset[str]) -> dict[str, Topic]:
+    async def _describe(self, names: Sequence[str]) -> dict[str, Topic]:
         """The group's topics that exist, and remember their sizes."""
         self._counts = {}
         self._metadata.add(names)

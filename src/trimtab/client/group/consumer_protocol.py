@@ -98,7 +98,7 @@ class ConsumerMember:
     def subscribe(self, topics: frozenset[str], pattern: SubscriptionPattern | None = None) -> None:
         if (topics, pattern) != (self._topics, self._pattern):
             self._topics, self._pattern = topics, pattern
-            self._metadata.add(topics)
+            self._metadata.add(sorted(topics))
             self._tells_all = True
             self._due.set()
             if topics or pattern is not None:
@@ -291,7 +291,7 @@ class ConsumerMember:
             await self._is_nameless.wait()
             self._is_nameless.clear()
             with suppress(KafkaError):
-                await self._metadata.fetch_ids(self._nameless)
+                await self._metadata.fetch_ids(sorted(self._nameless))
             await asyncio.sleep(_NAMES_AFTER)
             self._changed.set()
 
