@@ -1,10 +1,11 @@
 """Every order of events in a small group of both protocols: it changes its kind, and no partition
 has two owners, no epoch goes back, no order is a dead end.
 
-One client uses the consumer protocol, two the classic one, which let go of everything before they
-join again. So the group is upgraded when the first comes, and downgraded when it goes. The topic is
-created, and grows: the coordinator notices it while the first client is in the group, otherwise the
-leader does. The search is that of `test_consumer_group_search`.
+One client uses the consumer protocol, two the classic one. These let go of everything before they
+join again, or they keep what they have until they are told (KIP-429). So the group is upgraded when
+the first comes, and downgraded when it goes. The topic is created, and grows: the coordinator
+notices it while the first client is in the group, otherwise the leader does. The search is that of
+`test_consumer_group_search`.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from tests.property.exploring import Settling, Violation, explore
 from tests.property.test_consumer_group_search import Client
 from tests.unit.coordinator.scene import GROUP, Scene, topic_id
 from tests.unit.coordinator.test_mixed_group import assignment, read, subscription
-from trimtab.coordinator import mixed_group
+from trimtab.coordinator import group_shard, mixed_group
 from trimtab.coordinator.classic_group import ClassicGroup, Phase
 from trimtab.coordinator.consumer_group import ConsumerGroup
 from trimtab.coordinator.effects import Now
 from trimtab.coordinator.group_shard import GroupShard
 from trimtab.coordinator.mixed_group import MixedGroup
 from trimtab.coordinator.recorded_group import GroupState
+from trimtab.coordinator.topics import PartitionKey, Topics
 from trimtab.errors import ErrorCode
+from trimtab.wire.messages.consumer_protocol import ConsumerProtocolSubscription, decode_embedded
+from trimtab.wire.messages.group_records import GroupMetadataValue
 from trimtab.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 pytestmark = pytest.mark.kip(848)
@@ -40,7 +44,7 @@ STEPS = 60
 
 
 class ClassicClient:
-    """A consumer that uses the classic protocol, and lets go of everything when it joins again."""
+    """A consumer that uses the classic protocol."""
 
     def __init__(self) -> None:
         self.begin()
@@ -61,9 +65,14 @@ class ClassicClient:
 
 
 class World:
-    """A scene with clients: the first uses the consumer protocol."""
+    """A scene with clients: the first uses the consumer protocol.
 
-    def __init__(self, assignment_ms: int = 0) -> None:
+    Args:
+        keeps: whether the others keep their partitions when they join again.
+    """
+
+    def __init__(self, assignment_ms: int = 0, keeps: bool = False) -> None:
+        self.keeps = keeps
         self.scene = Scene()
         self.scene.consumer_rules = self.scene.consumer_rules._replace(assignment_ms=assignment_ms)
         self.modern = Client("m")
@@ -168,10 +177,11 @@ class World:
 
     def go_on(self, client: ClassicClient) -> None:
         if client.state in ("out", "named") or self.is_outgrown(client):
-            client.owned = frozenset()
+            if not self.keeps:
+                client.owned = frozenset()
             client.ticket = self.scene.join(
                 client.member,
-                protocols=subscription(),
+                protocols=subscription(client.owned),
                 session_s=TIMEOUT_S,
                 rebalance_s=TIMEOUT_S,
             )
@@ -187,7 +197,8 @@ class World:
             if answer.error_code:
                 self.obey(client, answer.error_code)
             else:
-                client.state, client.owned = "working", frozenset(read(answer.assignment))
+                before, client.owned = client.owned, frozenset(read(answer.assignment))
+                client.state = "working" if before <= client.owned else "named"
         else:
             self.obey(client, self.scene.heartbeat(client.member, client.generation))
 
@@ -205,15 +216,23 @@ class World:
             client.state, client.generation = "joined", answer.generation_id
             members = [each.member_id for each in answer.members]
             client.divided = self.partitions if members else None
+            owners = {
+                index: each.member_id for each in answer.members for index in kept(each.metadata)
+            }
             client.given = {
-                member: assignment(range(self.partitions)[place :: len(members)])
+                member: assignment(
+                    index
+                    for index in range(self.partitions)[place :: len(members)]
+                    if owners.get(index, member) == member
+                )
                 for place, member in enumerate(members)
             }
 
     def obey(self, client: ClassicClient, code: int) -> None:
         if code == ErrorCode.NONE:
             return
-        client.owned = frozenset()
+        if not self.keeps or code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+            client.owned = frozenset()
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
             client.begin()
             client.state = "named"
@@ -257,16 +276,20 @@ class World:
         self.epoch = epoch
 
     def is_current(self, client: ClassicClient) -> bool:
+        """Whether the group knows it as the owner of what it has."""
+        if self.keeps:
+            group = self.consumers if self.consumers is not None else self.classic
+            return client.lives and group is not None and client.member in group.members
         if client.state != "working":
             return False
         if self.consumers is not None:
             member = self.consumers.members.get(client.member)
             return member is not None and client.generation == member.epoch
-        group = self.classic
+        classic = self.classic
         return (
-            group is not None
-            and client.member in group.members
-            and client.generation == group.generation
+            classic is not None
+            and client.member in classic.members
+            and client.generation == classic.generation
         )
 
     def proceed(self) -> None:
@@ -379,6 +402,7 @@ class World:
                     each.syncing is not None,
                     each.is_new,
                     each.assignment,
+                    *each.protocols.values(),
                 )
                 for each in classic.members.values()
             ),
@@ -388,31 +412,41 @@ class World:
         )
 
 
+def kept(metadata: bytes) -> list[int]:
+    """The partitions that a member has said it has."""
+    found, _ = decode_embedded(ConsumerProtocolSubscription, metadata)
+    return [index for each in found.owned_partitions for index in each.partitions]
+
+
 def search(
-    states: int, claim: Callable[[World], bool] = lambda world: True, assignment_ms: int = 0
+    states: int,
+    claim: Callable[[World], bool] = lambda world: True,
+    assignment_ms: int = 0,
+    keeps: bool = False,
 ) -> int:
-    """Go through the states that differ, from an empty group without a topic, from one of both
-    classic clients at work, and from one of all three; returns how many there are, `states` at
-    most.
+    """Go through the states that differ, from an empty group without a topic, from one of one
+    classic client at work, of both, and of all three; returns how many there are, `states` at most.
 
     Args:
         claim: what is said to be true of every state.
         assignment_ms: least time between two assignments.
+        keeps: whether classic clients keep their partitions when they join again.
     """
-    empty, classic, working = (World(assignment_ms) for _ in range(3))
-    for world in (classic, working):
+    empty, alone, classic, working = (World(assignment_ms, keeps) for _ in range(4))
+    for world in (alone, classic, working):
         world.act("grow", 0)
-        for number in range(2):
+        for number in range(1 if world is alone else 2):
             world.act("go on", number)
         Settling(STEPS).check(world)
     working.act("beat", 0)
     Settling(STEPS).check(working)
-    return explore([empty, classic, working], states, Settling(STEPS), claim)
+    return explore([empty, alone, classic, working], states, Settling(STEPS), claim)
 
 
+@pytest.mark.parametrize("keeps", [False, True], ids=["eager", "cooperative"])
 @pytest.mark.parametrize("assignment_ms", [0, 1000])
-def test_no_order_of_events_breaks_a_rule(assignment_ms: int) -> None:
-    assert search(STATES, assignment_ms=assignment_ms) >= min(STATES, 600)
+def test_no_order_of_events_breaks_a_rule(assignment_ms: int, keeps: bool) -> None:
+    assert search(STATES, assignment_ms=assignment_ms, keeps=keeps) >= min(STATES, 600)
 
 
 def _do_nothing(*_: Any) -> None:
@@ -456,6 +490,66 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
         search(STATES)
 
 
+_find_or_add = MixedGroup._find_or_add
+_describe_downgraded = mixed_group.describe_downgraded
+
+
+def _find_assigned(
+    classic: ClassicGroup, subscriptions: Any, topics: Topics
+) -> dict[PartitionKey, str]:
+    return {
+        key: member.id
+        for member in classic.members.values()
+        for key in mixed_group._to_keys(mixed_group._read_assignment(member.assignment), topics)
+    }
+
+
+def _take_back(group: MixedGroup, caller: Any, request: Any, member_id: str, owns: bool) -> Any:
+    return _find_or_add(group, caller, request, member_id, owns=False)
+
+
+def _tell_of_the_target(group: ConsumerGroup, topics: Topics, now: Now) -> GroupMetadataValue:
+    value = _describe_downgraded(group, topics, now)
+    for each in value.members:
+        target = group.targets.get(each.member_id, ())
+        member = group.members[each.member_id]
+        each.assignment = mixed_group._write_assignment(member, target, topics)
+    return value
+
+
+COOPERATIVE: dict[str, tuple[int, Any, str, Any]] = {
+    "members have nothing while a group rebalances": (
+        20_000,
+        mixed_group,
+        "_find_holders",
+        _find_assigned,
+    ),
+    "a removed member comes back with its partitions": (
+        2_000,
+        MixedGroup,
+        "_find_or_add",
+        _take_back,
+    ),
+    "a downgraded group has the target": (
+        600,
+        group_shard,
+        "describe_downgraded",
+        _tell_of_the_target,
+    ),
+}
+"""Bugs that matter to members which keep their partitions; each with the states that are needed."""
+
+
+@pytest.mark.parametrize("bug", COOPERATIVE)
+def test_a_planted_bug_is_found_with_members_that_keep_their_partitions(
+    bug: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states, kind, name, instead = COOPERATIVE[bug]
+    monkeypatch.setattr(kind, name, instead)
+    with pytest.raises(Violation, match="two owners"):
+        search(states, keeps=True)
+
+
 def _is_upgraded(world: World) -> bool:
     return world.consumers is not None and any(
         each.is_classic for each in world.consumers.members.values()
@@ -481,4 +575,4 @@ def _has_grown(world: World) -> bool:
 @pytest.mark.parametrize("state", [_is_upgraded, _is_downgraded, _has_grown])
 def test_the_search_comes_to(state: Callable[[World], bool]) -> None:
     with pytest.raises(Violation, match="claim"):
-        search(STATES, lambda world: not state(world))
+        search(max(STATES, 2000), lambda world: not state(world))
