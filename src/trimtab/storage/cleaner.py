@@ -18,8 +18,11 @@ The new segment is written beside the old ones as `.log.cleaned`. After an fsync
 `.log.swap`, the old segments are deleted, and the suffix is removed. So after a crash either the
 old segments or the new one are complete.
 
-The rules are those of Kafka's `LogCleaner`, `LogCleanerManager` and `Cleaner`. Records of aborted
-transactions are treated like all others.
+Records of aborted transactions are removed, whatever their keys. The marker of a transaction stays
+until no batch of the transaction is left, and then for `delete.retention.ms`; an aborted
+transaction is in the new segment's index as long as its marker is in the segment.
+
+The rules are those of Kafka's `LogCleaner`, `LogCleanerManager` and `Cleaner`.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from trimtab.storage.log_config import LogConfig
 from trimtab.storage.segment import Segment
 from trimtab.storage.segment_indexes import INDEX_ENTRY_BYTES
 from trimtab.storage.storage import BytesLike, Storage, StorageError
+from trimtab.storage.transaction_index import AbortedBatches
 from trimtab.wire.batch_cy import BatchHeader, read_header
 from trimtab.wire.compaction_cy import (
     DELETE_HORIZON,
@@ -73,8 +77,8 @@ class DirtyPart(NamedTuple):
 
 
 def find_dirty_part(log: Log, first_dirty_offset: int, now_ms: int) -> DirtyPart | None:
-    """The part that may be compacted: dirty segments that are sealed, committed and older than
-    `min.compaction.lag.ms`; None if there are none.
+    """The part that may be compacted: dirty segments that are sealed, older than
+    `min.compaction.lag.ms`, and before the last stable offset; None if there are none.
 
     Args:
         first_dirty_offset: the checkpointed offset up to which the log has been compacted.
@@ -92,7 +96,9 @@ def find_dirty_part(log: Log, first_dirty_offset: int, now_ms: int) -> DirtyPart
             clean_bytes += segment.size
             continue
         lag_ms = config.min_compaction_lag_ms
-        if segment_end > log.high_watermark or (lag_ms and segment.max_timestamp > now_ms - lag_ms):
+        if segment_end > log.last_stable_offset or (
+            lag_ms and segment.max_timestamp > now_ms - lag_ms
+        ):
             break
         dirty_bytes += segment.size
         end_offset = segment_end
@@ -170,12 +176,18 @@ class _Round:
         self._keys = keys
         self._truncations = log.truncations
         self._end_offset = dirt.first_offset
+        self._aborted = AbortedBatches(())
         self._in_transaction: set[int] = set()
+        """Producers of which batches of the present transaction stay."""
         self._epoch = 0
         """The leader epoch of the batch before. Epoch 0 is the first, wherever it begins."""
 
     async def note_keys(self) -> bool:
         """Collects the keys of the dirty part; False if memory does not suffice for all of them."""
+        dirt = self._dirt
+        self._aborted = AbortedBatches(
+            self._log.aborted_between(dirt.first_offset, dirt.end_offset)
+        )
         for segment in self._segments_before(self._dirt.end_offset):
             if self._log.end_of(segment) > self._dirt.first_offset:
                 await self._note_keys(segment)
@@ -186,6 +198,9 @@ class _Round:
     async def rewrite(self) -> int:
         """Rewrites the segments up to the offset to which keys were collected; returns it."""
         segments = self._segments_before(self._end_offset)
+        self._aborted = AbortedBatches(
+            self._log.aborted_between(self._log.first_base_offset, self._end_offset)
+        )
         while segments:
             done = await self._rewrite(segments)
             del segments[:done]
@@ -203,9 +218,12 @@ class _Round:
             data, headers = segment.batches(position, _BYTES_PER_STEP)
             at = 0
             for header in headers:
-                noted = await self._in_turns(
-                    note_keys(data, at, header, self._keys, first_offset, limit), [segment]
-                )
+                if header in self._aborted:
+                    noted = header.next_offset
+                else:
+                    noted = await self._in_turns(
+                        note_keys(data, at, header, self._keys, first_offset, limit), [segment]
+                    )
                 self._end_offset = max(self._end_offset, noted)
                 if noted < header.next_offset:
                     return
@@ -232,6 +250,7 @@ class _Round:
                 if segment is not group[-1]:
                     group.append(segment)
                     self._check(group)
+                aborted = {each.last_offset: each for each in segment.aborted}
                 joins = False
                 position = 0
                 while position < segment.size:
@@ -261,13 +280,18 @@ class _Round:
                     position += at
                     if kept:
                         cleaned.append(b"".join(kept), kept_headers)
+                    for header in kept_headers:
+                        if header.is_control and header.record_count:
+                            ended = aborted.get(header.base_offset)
+                            if ended is not None:
+                                cleaned.note_aborted(ended)
                     await self._pause(group)
                 if not joins:
                     break
             if is_changed or len(group) > 1:
                 cleaned.created_ms = max(segment.created_ms for segment in group)
                 cleaned.save_indexes()
-                await self._storage.flush(cleaned.paths)
+                await self._storage.flush(cleaned.flushed_paths)
                 self._check(group)
                 log.replace_segments(group, cleaned)
             else:
@@ -298,6 +322,19 @@ class _Round:
         group: Sequence[Segment],
     ) -> BytesLike | None:
         """The remaining batch: None if it is unchanged, empty if nothing remains."""
+        batch = await self._remaining(data, at, header, is_last, group)
+        if header.is_transactional and not header.is_control and batch != b"":
+            self._in_transaction.add(header.producer_id)
+        return batch
+
+    async def _remaining(
+        self,
+        data: bytes,
+        at: int,
+        header: BatchHeader,
+        is_last: bool,
+        group: Sequence[Segment],
+    ) -> BytesLike | None:
         is_first = header.leader_epoch != self._epoch
         self._epoch = header.leader_epoch
         if header.base_offset >= self._end_offset:
@@ -306,11 +343,9 @@ class _Round:
         retention_ms = config.delete_retention_ms
         if header.is_control:
             left = self._compact_marker(data, at, header, retention_ms)
-        elif not header.record_count:
+        elif not header.record_count or header in self._aborted:
             left = b""
         else:
-            if header.is_transactional:
-                self._in_transaction.add(header.producer_id)
             steps = compact_batch(
                 data,
                 at,
@@ -331,7 +366,7 @@ class _Round:
     def _compact_marker(
         self, data: bytes, at: int, header: BatchHeader, retention_ms: int
     ) -> BytesLike | None:
-        """A transaction's marker is kept while records of the transaction remain, and then for
+        """A transaction's marker is kept while batches of the transaction remain, and then for
         `delete.retention.ms`, like a record without a value."""
         if not header.record_count:
             return b""

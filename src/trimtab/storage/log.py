@@ -11,7 +11,8 @@ Kafka's `UnifiedLog`, and Kafka's tools can read them:
 
     <base offset>.log .index .timeindex     see `segment`
     ... .cleaned and ... .swap              segments that compaction writes, see `cleaner`
-    <offset>.snapshot                       sequences of idempotent producers up to that offset
+    <base offset>.txnindex                  the aborted transactions, see `transaction_index`
+    <offset>.snapshot                       the idempotent producers up to that offset
     leader-epoch-checkpoint                 the start offset of each leader epoch
 
 More than 600 lines, because every operation changes the same offsets together; what can be decided
@@ -26,7 +27,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from trimtab.errors import CorruptData, KafkaError
@@ -35,13 +35,16 @@ from trimtab.storage.leader_epochs import EpochEnd, LeaderEpoch, LeaderEpochs
 from trimtab.storage.log_changes import LogChanges
 from trimtab.storage.log_config import LONG_MAX, LogConfig
 from trimtab.storage.log_files import CLEANED, list_files
-from trimtab.storage.log_loader import Loader, load_producers
+from trimtab.storage.log_loader import Loader, find_all_aborted, load_producers
+from trimtab.storage.open_transactions import EndedTransaction
 from trimtab.storage.producer_snapshots import ProducerSnapshots
 from trimtab.storage.producer_state import ProducerState
 from trimtab.storage.segment import BatchSize, Search, Segment, StoredRecords
 from trimtab.storage.segment_list import SegmentList
 from trimtab.storage.storage import Storage, StorageError
+from trimtab.storage.transaction_index import find_aborted
 from trimtab.wire.batch_cy import BatchHeader, restamp
+from trimtab.wire.end_markers import read_marker
 
 _log = logging.getLogger(__name__)
 
@@ -170,7 +173,7 @@ class Log:
             interval = config.index_interval_bytes
             log._segments.add(Segment(storage, directory, 0, interval, now_ms(), size=0))
         else:
-            is_damaged = log._load(log_start_offset, recovery_point, clean)
+            is_damaged = log._load(log_start_offset, recovery_point, high_watermark, clean)
             if is_damaged or high_watermark > log.log_end_offset:
                 log._changes.on_loss()
             log.high_watermark = high_watermark
@@ -221,10 +224,12 @@ class Log:
         self.log_end_offset = offset
 
         batch_offset = first_offset
+        at = 0
         for header in headers:
             if header.producer_id >= 0:
-                self.producers.append(header, batch_offset, self._now_ms())
+                self._note_batch(records, at, header, batch_offset, self._now_ms())
             batch_offset += header.last_offset_delta + 1
+            at += header.size
         config = self.config
         if config.flush_messages != LONG_MAX or config.flush_ms != LONG_MAX:
             self.flush_if_due()
@@ -294,11 +299,13 @@ class Log:
         last = headers[-1]
         self.log_end_offset = last.base_offset + last.last_offset_delta + 1
         now = None
+        at = 0
         for header in headers:
             if header.producer_id >= 0:
                 if now is None:
                     now = self._now_ms()
-                self.producers.append(header, header.base_offset, now)
+                self._note_batch(records, at, header, header.base_offset, now)
+            at += header.size
         epochs = self._epochs
         epoch = epochs.latest
         if headers[0].leader_epoch != epoch or last.leader_epoch != epoch:
@@ -410,7 +417,7 @@ class Log:
         try:
             active.confirm()
             if sealed:
-                await self._storage.flush([path for each in sealed for path in each.paths])
+                await self._storage.flush([path for each in sealed for path in each.flushed_paths])
         except StorageError as error:
             self._fail(error)
             raise
@@ -459,7 +466,12 @@ class Log:
         self.high_watermark = self._high_watermark
         self._forget_from(end_offset)
         self.producers = load_producers(
-            self._snapshots, self._segments, self._new_producers, end_offset, self._now_ms()
+            self._snapshots,
+            self._segments,
+            self._new_producers,
+            end_offset,
+            self._high_watermark,
+            self._now_ms(),
         )
 
     def restart_at(self, offset: int) -> None:
@@ -681,6 +693,31 @@ class Log:
             self._changes.high_watermarks[self] = None
 
     @property
+    def last_stable_offset(self) -> int:
+        """Records before it are committed, and their transactions, if any, have ended (KIP-98)."""
+        high_watermark = self._high_watermark
+        first = self.producers.transactions.first_unstable(high_watermark)
+        if first is None or first >= high_watermark:
+            return high_watermark
+        return max(first, self.log_start_offset)
+
+    def aborted_between(self, offset: int, end_offset: int) -> list[EndedTransaction]:
+        """The aborted transactions with records from `offset` up to before `end_offset`, which is
+        at most the last stable offset.
+
+        Raises:
+            CorruptData: a batch is damaged, so that a damaged index could not be built again.
+        """
+        segments = self._segments.since(offset)
+        try:
+            return find_aborted((segment.aborted for segment in segments), offset, end_offset)
+        except CorruptData as error:
+            find_all_aborted(
+                self._segments, self._new_producers, self.log_end_offset, self._now_ms(), error
+            )
+        return find_aborted((segment.aborted for segment in segments), offset, end_offset)
+
+    @property
     def leader_epochs(self) -> Sequence[LeaderEpoch]:
         """The leader epochs, ascending; the last one is current."""
         return self._epochs.entries
@@ -775,7 +812,9 @@ class Log:
 
     # -- opening
 
-    def _load(self, log_start_offset: int, recovery_point: int, clean: bool) -> bool:
+    def _load(
+        self, log_start_offset: int, recovery_point: int, high_watermark: int, clean: bool
+    ) -> bool:
         """Loads the files; returns whether the log has lost records."""
         files = list_files(self._storage, self.directory, self._segment)
         self._snapshots = ProducerSnapshots(self._storage, self.directory, files.snapshots)
@@ -789,7 +828,12 @@ class Log:
             self.directory,
             self._segments,
             self._epochs,
-            partial(load_producers, self._snapshots, self._segments, self._new_producers),
+            lambda end_offset, now_ms: load_producers(
+                *(self._snapshots, self._segments, self._new_producers),
+                end_offset,
+                high_watermark,
+                now_ms,
+            ),
             allows_gaps=self.config.compacts,
             now_ms=self._now_ms,
         )
@@ -822,6 +866,15 @@ class Log:
             self._has_files = True
 
     # -- producers
+
+    def _note_batch(
+        self, records: memoryview, at: int, header: BatchHeader, offset: int, now_ms: int
+    ) -> None:
+        """Record a batch of a producer that was appended, and the transaction that it aborts."""
+        marker = read_marker(records, at, header) if header.is_control else None
+        ended = self.producers.append(header, offset, now_ms, marker)
+        if ended is not None and marker is not None and not marker.is_commit:
+            self._segments.active.note_aborted(ended)
 
     def _new_producers(self) -> ProducerState:
         return ProducerState(self.config.producer_id_expiration_ms)

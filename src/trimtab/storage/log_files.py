@@ -20,6 +20,7 @@ SWAP = ".swap"
 """Suffix of a segment that compaction has completed; it replaces the segments it was made of."""
 
 _INT64_MAX = 2**63 - 1
+_INDEXES = "index", "timeindex", "txnindex"
 _LEFTOVERS = {"tmp", "deleted", CLEANED[1:], SWAP[1:]}
 
 
@@ -51,7 +52,7 @@ def list_files(storage: Storage, directory: str, find: Callable[[int, str], Segm
             by_suffix.setdefault(suffix, []).append(stem)
     logs = by_suffix.get("log", [])
     leftovers = by_suffix.keys() & _LEFTOVERS
-    indexes = {*by_suffix.get("index", ()), *by_suffix.get("timeindex", ())}
+    indexes = {stem for suffix in _INDEXES for stem in by_suffix.get(suffix, ())}
     if leftovers or not indexes <= {*logs}:
         for swap in sorted(by_suffix.get(SWAP[1:], ())):
             if swap.endswith(".log"):
@@ -62,7 +63,7 @@ def list_files(storage: Storage, directory: str, find: Callable[[int, str], Segm
             for stem in by_suffix[suffix]:
                 storage.delete(f"{directory}/{stem}.{suffix}")
         for stem in sorted(indexes.difference(logs)):
-            for suffix in ("index", "timeindex"):
+            for suffix in _INDEXES:
                 storage.delete(f"{directory}/{stem}.{suffix}")
     return LogFiles(
         sorted(map(int, logs)),
@@ -87,7 +88,7 @@ def _finish_swap(stem: str, logs: list[str], find: Callable[[int, str], Segment]
         if stem in logs:  # the first original still exists, so all of them do
             cleaned.delete()
             return logs
-        cleaned.recover(lambda header: None, allows_gaps=True, next_offset=None)
+        cleaned.recover(lambda header, position: None, allows_gaps=True, next_offset=None)
         last = cleaned.last_header()
     end_offset = cleaned.base_offset if last is None else last.next_offset
     old = [name for name in logs if cleaned.base_offset <= int(name) < end_offset]

@@ -35,7 +35,7 @@ class Loaded(NamedTuple):
 
     Attributes:
         end_offset: the offset after its last whole batch.
-        producers: the sequences of its idempotent producers.
+        producers: its idempotent producers.
         is_whole: no batch had to be checked, as all are on disk.
         is_damaged: it has lost records.
     """
@@ -51,25 +51,82 @@ def load_producers(
     segments: SegmentList,
     new: Callable[[], ProducerState],
     end_offset: int,
+    high_watermark: int,
     now_ms: int,
 ) -> ProducerState:
-    """The producers' state at `end_offset`, from the last snapshot before it and the headers of the
-    batches after the snapshot.
+    """The producers' state at `end_offset`, from the last snapshot before it and the batches after
+    the snapshot. Builds the lists of aborted transactions after the snapshot anew, too: those of
+    the active segment are written only when it is sealed or closed.
+
+    A snapshot does not say which ended transactions are undecided. So one is used only if no marker
+    lies between the high watermark and it.
 
     Raises:
-        CorruptData: a batch header is damaged.
+        CorruptData: a batch is damaged.
         StorageError: the disk failed.
     """
     producers = new()
     start_offset = segments.first_base_offset
-    found = snapshots.load(end_offset, producers.expiration_ms, now_ms)
-    if found is not None:
-        producers, start_offset = found
-    if start_offset < end_offset:
-        for header in segments.headers(start_offset, end_offset):
-            if header.producer_id >= 0:
-                producers.append(header, header.base_offset, now_ms)
+    for found, offset in snapshots.load(end_offset, producers.expiration_ms, now_ms):
+        headers = segments.headers(high_watermark, offset) if found.has_markers else ()
+        if not any(header.is_control for header in headers):
+            producers, start_offset = found, offset
+            break
+    try:
+        _replay(producers, segments, start_offset, end_offset, now_ms)
+    except CorruptData as error:
+        if start_offset == segments.first_base_offset:
+            raise
+        producers = find_all_aborted(segments, new, end_offset, now_ms, error)
     return producers
+
+
+def find_all_aborted(
+    segments: SegmentList,
+    new: Callable[[], ProducerState],
+    end_offset: int,
+    now_ms: int,
+    cause: CorruptData,
+) -> ProducerState:
+    """Build the lists of aborted transactions from all batches, because a file is damaged; returns
+    the producers' state at `end_offset`.
+
+    Raises:
+        CorruptData: a batch is damaged.
+        StorageError: the disk failed.
+    """
+    _log.warning("looks for aborted transactions in the whole log: %s", cause)
+    producers = new()
+    _replay(producers, segments, segments.first_base_offset, end_offset, now_ms)
+    for segment in segments:
+        segment.save_aborted()
+    return producers
+
+
+def _replay(
+    producers: ProducerState, segments: SegmentList, offset: int, end_offset: int, now_ms: int
+) -> None:
+    """Bring the producers from `offset` to `end_offset`, and the lists of aborted transactions."""
+    for segment in segments.since(offset):
+        segment.forget_aborted_from(offset)
+    places = segments.places(offset, end_offset) if offset < end_offset else ()
+    for segment, position, header in places:
+        if header.producer_id >= 0:
+            note_batch(producers, segment, position, header, now_ms)
+
+
+def note_batch(
+    producers: ProducerState, segment: Segment, position: int, header: BatchHeader, now_ms: int
+) -> None:
+    """Record a stored batch of a producer, and the transaction that it aborts.
+
+    Raises:
+        CorruptData: a control batch does not hold a marker.
+    """
+    marker = segment.marker_at(position, header) if header.is_control else None
+    ended = producers.append(header, header.base_offset, now_ms, marker)
+    if ended is not None and marker is not None and not marker.is_commit:
+        segment.note_aborted(ended)
 
 
 class Loader:
@@ -179,14 +236,15 @@ class Loader:
         """Checks the segments from the index `first` on. They must be contiguous: the segments
         after a gap are deleted. Returns the log's end."""
 
-        def seen(header: BatchHeader) -> None:
-            if header.producer_id >= 0:
-                producers.append(header, header.base_offset, now)
-
         segments = self._segments
         end_offset = segments[first].base_offset
         for index in range(first, len(segments)):
             segment = segments[index]
+
+            def seen(header: BatchHeader, position: int, of: Segment = segment) -> None:
+                if header.producer_id >= 0:
+                    note_batch(producers, of, position, header, now)
+
             is_last = segment is segments.active
             next_base_offset = None if is_last else segments[index + 1].base_offset
             found = segment.recover(seen, self._allows_gaps, next_base_offset)

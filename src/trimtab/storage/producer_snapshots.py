@@ -1,9 +1,11 @@
-"""Producer snapshot files, `<offset>.snapshot`: the sequences of a log's idempotent producers up to
-that offset. They are written without fsync, whenever a segment is sealed."""
+"""Producer snapshot files, `<offset>.snapshot`: a log's idempotent producers up to that offset,
+with their sequences and open transactions. They are written without fsync, whenever a segment is
+sealed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from trimtab.errors import CorruptData
 from trimtab.storage.producer_state import ProducerState
@@ -36,9 +38,9 @@ class ProducerSnapshots:
 
     def load(
         self, end_offset: int, expiration_ms: int, now_ms: int
-    ) -> tuple[ProducerState, int] | None:
-        """The last undamaged snapshot at or before `end_offset`, and its offset; None if there is
-        none.
+    ) -> Iterator[tuple[ProducerState, int]]:
+        """The undamaged snapshots at or before `end_offset`, the last one first, each with its
+        offset.
 
         Raises:
             StorageError: the disk failed.
@@ -47,11 +49,9 @@ class ProducerSnapshots:
             if offset > end_offset:
                 continue
             snapshot = self._storage.read_file(self._path(offset))
-            try:
-                return ProducerState.decode(snapshot or b"", expiration_ms, now_ms), offset
-            except CorruptData:  # not fsynced; an older snapshot or the batches replace it
-                continue
-        return None
+            # One that was not fsynced may be damaged; an older one or the batches replace it.
+            with suppress(CorruptData):
+                yield ProducerState.decode(snapshot or b"", expiration_ms, now_ms), offset
 
     def save(self, producers: ProducerState, offset: int) -> None:
         """Writes a snapshot, and deletes the oldest ones beyond two.

@@ -1,5 +1,6 @@
-"""Sequence numbers of idempotent producers: the last batches that a partition has stored of each.
-With them it stores a batch that is sent twice only once, and notices a missing one (KIP-98).
+"""The producers of one partition: the last batches that it has stored of each, and their
+transactions. With them it stores a batch that is sent twice only once, and notices a missing one
+(KIP-98).
 
 The rules are those of Kafka's `ProducerAppendInfo` and `ProducerStateEntry`, and the snapshot
 file is in the format of its `ProducerStateManager`, with these differences:
@@ -20,14 +21,20 @@ from typing import NamedTuple
 
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.records import NO_TIMESTAMP
+from trimtab.storage.open_transactions import EndedTransaction, OpenTransactions
 from trimtab.storage.storage import BytesLike
 from trimtab.wire.batch_cy import BatchHeader
 from trimtab.wire.checksum import crc32c
+from trimtab.wire.end_markers import EndMarker
+from trimtab.wire.sentinels import NO_EPOCH, NO_OFFSET
 
 REMEMBERED_BATCHES = 5
 """Batches kept per producer: the maximum that a producer may have in flight."""
 
 _MAX_SEQUENCE = 2**31 - 1
+_MAX_EPOCH = 2**15 - 1
+_BUMPS_EPOCHS_SINCE = 2
+"""The version of transactions from which on every end has an epoch of its own (KIP-890)."""
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEADER = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
@@ -61,19 +68,23 @@ ACCEPTED = Verdict()
 
 class KnownProducer(NamedTuple):
     """A producer that is remembered. Sequence and timestamp are those of its last batch, -1 if
-    none is remembered."""
+    none is remembered. Then the epoch of the coordinator of its last transaction that has ended,
+    and the first offset of the one that is open; -1 if there is none."""
 
     id: int
     epoch: int
     last_sequence: int
     last_timestamp: int
+    coordinator_epoch: int
+    open_since_offset: int
 
 
 class _Producer:
-    __slots__ = ("batches", "epoch", "seen_ms")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "seen_ms")
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, coordinator_epoch: int = NO_EPOCH) -> None:
         self.epoch = epoch
+        self.coordinator_epoch = coordinator_epoch
         self.seen_ms = 0
         self.batches: deque[StoredBatch] = deque(maxlen=REMEMBERED_BATCHES)
 
@@ -83,15 +94,19 @@ class _Producer:
 
 
 class ProducerState:
-    """The idempotent producers of one partition, with their last batches.
+    """The idempotent producers of one partition, with their last batches and transactions.
 
     Args:
         expiration_ms: how long a producer is remembered after its last append
-            (`producer.id.expiration.ms`).
+            (`producer.id.expiration.ms`). One with an open transaction is not forgotten.
+
+    Attributes:
+        transactions: those that are open or undecided.
     """
 
     def __init__(self, expiration_ms: int = 86_400_000) -> None:
         self.expiration_ms = expiration_ms
+        self.transactions = OpenTransactions()
         self._producers: dict[int, _Producer] = {}
 
     def __len__(self) -> int:
@@ -105,9 +120,16 @@ class ProducerState:
                 producer.epoch,
                 producer.last_sequence,
                 producer.batches[-1].timestamp if producer.batches else NO_TIMESTAMP,
+                producer.coordinator_epoch,
+                self.transactions.first_offsets.get(producer_id, NO_OFFSET),
             )
             for producer_id, producer in self._producers.items()
         ]
+
+    @property
+    def has_markers(self) -> bool:
+        """Whether transactions of these producers have ended here."""
+        return any(each.coordinator_epoch != NO_EPOCH for each in self._producers.values())
 
     def check(self, header: BatchHeader) -> Verdict:
         """Whether a client's batch may be stored; changes no state.
@@ -115,6 +137,20 @@ class ProducerState:
         A batch without a producer id is always accepted. So is any sequence of an unknown producer,
         as its earlier batches may have been deleted by retention.
         """
+        verdict = self._check_sequence(header)
+        if (
+            verdict is ACCEPTED
+            and not header.is_transactional
+            and header.producer_id in self.transactions.first_offsets
+        ):
+            return Verdict(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} has an open transaction, and the batch is not "
+                "part of it",
+            )
+        return verdict
+
+    def _check_sequence(self, header: BatchHeader) -> Verdict:
         producer = self._producers.get(header.producer_id)
         if producer is None or header.producer_id < 0:
             return ACCEPTED
@@ -145,13 +181,60 @@ class ProducerState:
             )
         return ACCEPTED
 
-    def append(self, header: BatchHeader, first_offset: int, now_ms: int) -> None:
-        """Records that a producer's batch was stored at `first_offset`; does not check it."""
-        producer = self._producers.get(header.producer_id)
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, version: int
+    ) -> Verdict:
+        """Whether the end of a producer's transaction may be stored; changes no state.
+
+        Args:
+            epoch: the producer's, in the marker.
+            version: of transactions. From 2 on the marker's epoch is above that of the
+                transaction's records, so that an older transaction's marker, late, is told apart.
+                The same epoch without an open transaction is a marker that is sent again.
+        """
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return ACCEPTED
+        is_late = epoch < producer.epoch
+        if version >= _BUMPS_EPOCHS_SINCE and epoch == producer.epoch != _MAX_EPOCH:
+            is_late = producer_id in self.transactions.first_offsets
+        if is_late:
+            return Verdict(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"a marker of producer {producer_id} has epoch {epoch}, "
+                f"but epoch {producer.epoch} has written here",
+            )
+        if coordinator_epoch < producer.coordinator_epoch:
+            return Verdict(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"a marker of producer {producer_id} is from coordinator epoch "
+                f"{coordinator_epoch}, but {producer.coordinator_epoch} has written here",
+            )
+        return ACCEPTED
+
+    def append(
+        self, header: BatchHeader, first_offset: int, now_ms: int, marker: EndMarker | None = None
+    ) -> EndedTransaction | None:
+        """Records that a producer's batch was stored at `first_offset`; does not check it.
+
+        Args:
+            marker: what a control batch holds; None if compaction has emptied it.
+
+        Returns:
+            The transaction that the marker ends, if one was open.
+        """
+        producer_id = header.producer_id
+        producer = self._producers.get(producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
-            producer = self._producers[header.producer_id] = _Producer(header.producer_epoch)
+            since = NO_EPOCH if producer is None else producer.coordinator_epoch
+            producer = self._producers[producer_id] = _Producer(header.producer_epoch, since)
         producer.seen_ms = now_ms
+        if marker is not None:
+            producer.coordinator_epoch = marker.coordinator_epoch
+            return self.transactions.end(producer_id, first_offset)
         if not header.is_control:
+            if header.is_transactional:
+                self.transactions.begin(producer_id, first_offset)
             delta = header.last_offset_delta
             first = header.base_sequence
             producer.batches.append(
@@ -163,6 +246,7 @@ class ProducerState:
                     header.max_timestamp,
                 )
             )
+        return None
 
     def needs(self, header: BatchHeader) -> bool:
         """Whether compaction must keep this batch, without its records, because the producer may
@@ -180,14 +264,15 @@ class ProducerState:
         return header.is_control and producer.epoch == header.producer_epoch
 
     def expire(self, now_ms: int) -> None:
-        """Removes the producers that have not appended for `expiration_ms`."""
+        """Removes the producers that have not appended for `expiration_ms`, and have no open
+        transaction."""
         if not self._producers:
             return
         horizon = now_ms - self.expiration_ms
         expired = [
             producer_id
             for producer_id, producer in self._producers.items()
-            if producer.seen_ms <= horizon
+            if producer.seen_ms <= horizon and producer_id not in self.transactions.first_offsets
         ]
         for producer_id in expired:
             del self._producers[producer_id]
@@ -195,7 +280,13 @@ class ProducerState:
     def encode(self) -> bytes:
         """The content of a snapshot file (`ProducerSnapshot`, version 1)."""
         entries = [
-            _ENTRY.pack(producer_id, producer.epoch, *fields, -1, -1)
+            _ENTRY.pack(
+                producer_id,
+                producer.epoch,
+                *fields,
+                producer.coordinator_epoch,
+                self.transactions.first_offsets.get(producer_id, NO_OFFSET),
+            )
             for producer_id, producer in self._producers.items()
             for fields in _snapshot_fields(producer.batches)
         ]
@@ -223,16 +314,21 @@ class ProducerState:
                 f"producer snapshot of version {version} with {count} entries: "
                 "unknown version, wrong CRC or wrong length"
             )
-        for producer_id, epoch, sequence, offset, delta, timestamp, _, _ in entries:
+        open_since = {}
+        for producer_id, epoch, sequence, offset, delta, timestamp, coordinator, since in entries:
             producer = state._producers.get(producer_id)
             if producer is None or producer.epoch != epoch:
-                producer = state._producers[producer_id] = _Producer(epoch)
+                producer = state._producers[producer_id] = _Producer(epoch, coordinator)
             producer.seen_ms = now_ms
+            if since >= 0:
+                open_since[producer_id] = since
             if offset >= 0:
                 first = (sequence - delta) & _MAX_SEQUENCE
                 producer.batches.append(
                     StoredBatch(first, sequence, offset - delta, offset, timestamp)
                 )
+        for producer_id, since in sorted(open_since.items(), key=lambda item: item[1]):
+            state.transactions.begin(producer_id, since)
         return state
 
 

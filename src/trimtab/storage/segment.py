@@ -1,13 +1,15 @@
-"""One segment of a log: a file of record batches, and two sparse indexes into it.
+"""One segment of a log: a file of record batches, two sparse indexes into it, and its transactions.
 
     00000000000000004711.log        batches, the first at offset 4711 or later
     00000000000000004711.index      (offset - 4711: int32, position: int32) of a batch's last offset
     00000000000000004711.timeindex  (timestamp: int64, offset - 4711: int32) of a new maximum
+    00000000000000004711.txnindex   the transactions that were aborted in it, if there are any
 
 The formats are Kafka's (`LogSegment`, `OffsetIndex`, `TimeIndex`). An index has about one entry
 per `index.interval.bytes` of log. The active segment's indexes are in memory and are written when
 it is sealed or closed. A sealed segment's indexes stay on disk; a binary search reads only the
-entries that it compares. All indexes can be rebuilt from the batches at any time.
+entries that it compares. The two can be rebuilt from the batches at any time; the aborted
+transactions only with the producers' state at the segment's beginning (`log_loader`).
 
 More than 600 lines, because each search takes its start from the indexes and rebuilds them if the
 batches contradict them; the indexes' formats are in `segment_indexes`.
@@ -25,8 +27,10 @@ from weakref import WeakSet
 
 from trimtab.errors import CorruptData
 from trimtab.records import NO_TIMESTAMP, TimestampType
+from trimtab.storage.open_transactions import EndedTransaction
 from trimtab.storage.segment_indexes import GrowingIndexes, StoredIndexes
 from trimtab.storage.storage import BytesLike, Storage, StorageError
+from trimtab.storage.transaction_index import decode_aborted, encode_aborted
 from trimtab.wire.batch_cy import (
     HEADER_BYTES,
     MAGIC,
@@ -37,6 +41,7 @@ from trimtab.wire.batch_cy import (
 )
 from trimtab.wire.codec import LARGE_RECORDS_BYTES
 from trimtab.wire.compression import TooLarge
+from trimtab.wire.end_markers import EndMarker, read_marker
 
 LARGE_READ_BYTES = 128 * 1024
 """Bytes that `Segment.read` reads at most; a larger range is returned as `StoredRecords`."""
@@ -156,6 +161,7 @@ class Segment:
     """
 
     __slots__ = (
+        "_aborted",
         "_deferred",
         "_directory",
         "_file",
@@ -196,15 +202,26 @@ class Segment:
         self._deferred: WeakSet[StoredRecords] | None = None
         self._file = storage.open(self.path(".log"))
         self.size = self._file.size if size is None else size
+        self._aborted: list[EndedTransaction] | None = None if self.size else []
 
     def path(self, suffix: str) -> str:
         """The path of one of the segment's files."""
         return f"{self._directory}/{self.base_offset:020d}{suffix}{self._suffix}"
 
     @property
-    def paths(self) -> tuple[str, str, str]:
-        """The paths of its files: batches, offset index, time index."""
-        return self.path(".log"), self.path(".index"), self.path(".timeindex")
+    def paths(self) -> tuple[str, str, str, str]:
+        """The paths of its files: batches, offset index, time index, and aborted transactions,
+        which may be missing."""
+        suffixes = ".log", ".index", ".timeindex", ".txnindex"
+        log, index, time_index, transactions = map(self.path, suffixes)
+        return log, index, time_index, transactions
+
+    @property
+    def flushed_paths(self) -> list[str]:
+        """The paths of its files that exist once it is sealed."""
+        *paths, transactions = self.paths
+        has_aborted = self._storage.exists(transactions) if self._aborted is None else self._aborted
+        return [*paths, transactions] if has_aborted else paths
 
     def create(self) -> None:
         """Creates the empty file, whose name keeps the segment's base offset."""
@@ -279,23 +296,39 @@ class Segment:
 
     def flush(self) -> None:
         """Fsyncs the batches, and the indexes too if the segment is sealed."""
-        for path in self.paths[1:] if self._growing is None else ():
+        for path in self.flushed_paths[1:] if self._growing is None else ():
             self._storage.open(path).flush()
         self._file.flush()
 
     def save_indexes(self, durable: bool = False) -> None:
         """Writes the indexes if they are in memory."""
         if self._growing is not None:
-            for path, content in zip(self.paths[1:], self._growing.encode(), strict=True):
+            for path, content in zip(self.paths[1:3], self._growing.encode(), strict=True):
                 self._storage.write_file(path, content, durable)
             self._forget_stored_indexes()
+            self.save_aborted(durable)
+
+    def save_aborted(self, durable: bool = False) -> None:
+        """Writes the aborted transactions if they are in memory and there are any."""
+        if self._aborted:
+            self._storage.write_file(self.paths[3], encode_aborted(self._aborted), durable)
 
     def seal(self) -> None:
         """Removes the indexes from memory, after `save_indexes`: no more appends follow."""
         self._growing = None
+        self._aborted = self._aborted and None
 
     def truncate(self, position: int) -> None:
-        """Removes the batch at `position` and all that follow it."""
+        """Removes the batch at `position` and all that follow it. The aborted transactions stay, in
+        memory; `forget_aborted_from` removes those that ended in what is gone.
+
+        Raises:
+            CorruptData: the file of aborted transactions is damaged; nothing was removed.
+        """
+        if position:
+            self._aborted = self.aborted
+        else:
+            self._aborted = []
         self.generation += 1
         # Drop the indexes first: if the disk fails half-way, they are rebuilt from the file.
         self._growing = None
@@ -336,6 +369,45 @@ class Segment:
             if self._storage.exists(old):
                 self._storage.rename(old, new)
         self._file = self._storage.open(self.paths[0])
+
+    # -- transactions
+
+    @property
+    def aborted(self) -> list[EndedTransaction]:
+        """The transactions whose abort markers it holds, in order.
+
+        Raises:
+            CorruptData: the file is damaged.
+        """
+        if self._aborted is None:
+            path = self.paths[3]
+            content = self._storage.read_file(path) if self._storage.exists(path) else None
+            try:
+                self._aborted = decode_aborted(content or b"", self.base_offset)
+            except CorruptData as error:
+                raise CorruptData(f"{path}: {error}") from error
+        return self._aborted
+
+    def note_aborted(self, transaction: EndedTransaction) -> None:
+        """The transaction's marker is its latest batch."""
+        self.aborted.append(transaction)
+
+    def forget_aborted_from(self, offset: int) -> None:
+        """Forgets the aborted transactions whose markers are at `offset` or later.
+
+        Raises:
+            CorruptData: as `aborted`, unless all are to be forgotten.
+        """
+        kept = self.aborted if offset > self.base_offset else ()
+        self._aborted = [each for each in kept if each.last_offset < offset]
+
+    def marker_at(self, position: int, header: BatchHeader) -> EndMarker | None:
+        """The marker in the control batch at a position; None if compaction has emptied it.
+
+        Raises:
+            CorruptData: it is no end of a transaction.
+        """
+        return read_marker(self._file.read(position, header.size), 0, header)
 
     # -- reading
 
@@ -625,10 +697,11 @@ class Segment:
         return self._tail[1]
 
     def recover(
-        self, seen: Callable[[BatchHeader], None], allows_gaps: bool, next_offset: int | None
+        self, seen: Callable[[BatchHeader, int], None], allows_gaps: bool, next_offset: int | None
     ) -> Recovered:
         """Checks every batch, rebuilds the indexes, and truncates the file at the first batch that
-        is torn or corrupt. Calls `seen` with each whole batch.
+        is torn or corrupt. Calls `seen` with the header and position of each whole batch. Forgets
+        the aborted transactions, which the caller notes again.
 
         A batch's CRC does not cover its base offset. So a batch after a gap must be confirmed by
         the offset of the next batch or segment; otherwise it counts as damaged.
@@ -638,6 +711,7 @@ class Segment:
             next_offset: the base offset of the next segment; None for the last one.
         """
         indexes = GrowingIndexes(self.base_offset, self._index_interval_bytes)
+        self._aborted = []
         end_offset = confirmed_offset = self.base_offset
         position = 0
         wanted = _VERIFY_CHUNK
@@ -648,7 +722,7 @@ class Segment:
             nonlocal last
             if last is not None:
                 indexes.note(last[0], last[1], last[0].last_offset)
-                seen(last[0])
+                seen(*last)
                 last = None
 
         try:
@@ -762,7 +836,7 @@ class Segment:
 
     def _open_indexes(self) -> GrowingIndexes | StoredIndexes:
         """The indexes on disk, if they exist and fit; otherwise in memory, as by `_grow`."""
-        _, index, time_index = self.paths
+        _, index, time_index, _ = self.paths
         if self._storage.exists(index):
             stored = StoredIndexes(self._storage.open(index), self._storage.open(time_index))
             if stored.fit(self.size):
@@ -776,7 +850,7 @@ class Segment:
         """Loads the indexes into memory: from disk if possible, otherwise from the batches."""
         indexes = GrowingIndexes(self.base_offset, self._index_interval_bytes)
         if self.size:
-            index, time_index = (self._storage.read_file(path) for path in self.paths[1:])
+            index, time_index = (self._storage.read_file(path) for path in self.paths[1:3])
             if (
                 index is None
                 or time_index is None

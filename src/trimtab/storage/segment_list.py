@@ -95,15 +95,19 @@ class SegmentList:
     def headers(self, offset: int, end_offset: int) -> Iterator[BatchHeader]:
         """The headers of all batches from the one that holds `offset` on, to the one before
         `end_offset`."""
+        return (header for _, _, header in self.places(offset, end_offset))
+
+    def places(self, offset: int, end_offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+        """Segment, position and header of each of these batches."""
         for segment in self.since(offset):
             if segment.base_offset >= end_offset:
                 return
             position = segment.locate(offset)
             if position is not None:
-                for _, header in segment.headers(position):
+                for at, header in segment.headers(position):
                     if header.base_offset >= end_offset:
                         return
-                    yield header
+                    yield segment, at, header
 
     def find_timestamp(self, timestamp: int, start_offset: int, end_offset: int) -> Search:
         """The first record from `start_offset` on whose timestamp is `timestamp` or later; None if

@@ -101,9 +101,8 @@ def _read_log(storage: Storage, key: TopicPartition) -> StoredLog:
         # No batch is left: use the file of leader epochs.
         began = [each.epoch for each in epochs.entries if each.start_offset < end_offset]
         leader_epoch = began[-1] if began else -1
-    found = ProducerSnapshots(storage, directory, _offsets(names, f".{SNAPSHOT}")).load(
-        end_offset, _FOREVER_MS, 0
-    )
+    snapshots = ProducerSnapshots(storage, directory, _offsets(names, f".{SNAPSHOT}"))
+    found = next(snapshots.load(end_offset, _FOREVER_MS, 0), None)
     if found is not None:
         remembered = [each.id for each in found[0].describe()]
         max_producer_id = max([max_producer_id, *remembered])

@@ -11,11 +11,14 @@ Source: Kafka's `TransactionIndex` and `AbortedTxn`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from struct import Struct
 
 from trimtab.errors import CorruptData
 from trimtab.storage.open_transactions import EndedTransaction
+from trimtab.wire.batch_cy import BatchHeader
+from trimtab.wire.sentinels import NO_OFFSET
 
 _ENTRY = Struct(">hqqqq")
 _VERSION = 0
@@ -51,6 +54,26 @@ def decode_aborted(content: bytes, base_offset: int) -> list[EndedTransaction]:
         aborted.append(entry)
         end_offset = entry.last_offset + 1
     return aborted
+
+
+class AbortedBatches:
+    """Tells which batches of a log belong to aborted transactions. It is asked in their order.
+
+    Args:
+        aborted: the aborted transactions with records in these batches.
+    """
+
+    def __init__(self, aborted: Iterable[EndedTransaction]) -> None:
+        self._coming = deque(sorted(aborted, key=lambda each: each.first_offset))
+        self._ends: dict[int, int] = {}
+
+    def __contains__(self, header: BatchHeader) -> bool:
+        coming, ends = self._coming, self._ends
+        while coming and coming[0].first_offset <= header.base_offset:
+            ended = coming.popleft()
+            ends[ended.producer_id] = ended.last_offset
+        end = ends.get(header.producer_id, NO_OFFSET)
+        return header.is_transactional and header.base_offset < end
 
 
 def find_aborted(

@@ -193,16 +193,23 @@ class TestLookUp:
         assert list(segment.headers()) == []
 
 
-def recover(segment: Segment, seen: Callable[[BatchHeader], Any]) -> Recovered:
+def ignore(header: BatchHeader, position: int) -> None:
+    """A batch that the test does not look at."""
+
+
+def recover(segment: Segment, seen: Callable[[BatchHeader, int], Any] = ignore) -> Recovered:
     return segment.recover(seen, allows_gaps=False, next_offset=None)
 
 
 class TestRecover:
     def test_keeps_all_that_is_whole(self, disk: VirtualDisk, filler: Filler) -> None:
         segment = open_segment(disk)
-        seen: list[BatchHeader] = []
-        assert recover(segment, seen.append).end_offset == filler.next_offset
-        assert [header.base_offset for header in seen] == [h.base_offset for _, h in filler.placed]
+        seen: list[tuple[int, BatchHeader]] = []
+        found = recover(segment, lambda header, position: seen.append((position, header)))
+        assert found.end_offset == filler.next_offset
+        assert [(position, header.base_offset) for position, header in seen] == [
+            (position, header.base_offset) for position, header in filler.placed
+        ]
         assert segment.size == filler.segment.size
         segment.save_indexes()
         rebuilt = disk.read_file(segment.path(".index"))
@@ -214,7 +221,7 @@ class TestRecover:
         position, last = filler.placed[-1]
         disk.open(filler.segment.path(".log")).truncate(position + cut)
         segment = open_segment(disk)
-        assert recover(segment, lambda header: None).end_offset == last.base_offset
+        assert recover(segment).end_offset == last.base_offset
         assert segment.size == position
         assert disk.open(segment.path(".log")).size == position
 
@@ -228,7 +235,7 @@ class TestRecover:
         content[position + field] ^= 0x80
         disk.write_file(path, content)
         segment = open_segment(disk)
-        assert recover(segment, lambda header: None).end_offset == header.base_offset
+        assert recover(segment).end_offset == header.base_offset
         assert segment.size == position
         assert segment.locate(header.base_offset) is None
 
@@ -236,14 +243,14 @@ class TestRecover:
         size = filler.segment.size
         disk.open(filler.segment.path(".log")).append(bytes(3_000_000))
         segment = open_segment(disk)
-        assert recover(segment, lambda header: None).end_offset == filler.next_offset
+        assert recover(segment).end_offset == filler.next_offset
         assert segment.size == size
 
     def test_batches_larger_than_a_chunk(self, disk: VirtualDisk) -> None:
         filler = Filler(open_segment(disk))
         for size in (10, 3_000_000, 10, 1_048_000, 1_100_000):
             filler.append(batch(value=b"x" * size))
-        assert recover(open_segment(disk), lambda header: None).end_offset == filler.next_offset
+        assert recover(open_segment(disk)).end_offset == filler.next_offset
 
     def test_falling_offsets_are_corrupt(self, disk: VirtualDisk, filler: Filler) -> None:
         size = filler.segment.size
@@ -251,7 +258,7 @@ class TestRecover:
         restamp(again, 0, BASE + 3, 0)
         disk.open(filler.segment.path(".log")).append(again)
         segment = open_segment(disk)
-        assert recover(segment, lambda header: None).end_offset == filler.next_offset
+        assert recover(segment).end_offset == filler.next_offset
         assert segment.size == size
 
 
@@ -311,7 +318,7 @@ def test_a_large_length_allocates_nothing(disk: VirtualDisk, filler: Filler) -> 
     segment._file = Asked(segment._file, asked)  # type: ignore[assignment]
     with pytest.raises(CorruptData):
         list(segment.headers())
-    assert recover(segment, lambda header: None).end_offset == header.base_offset
+    assert recover(segment).end_offset == header.base_offset
     assert max(asked) <= 1 << 20
 
 
@@ -373,7 +380,7 @@ class TestOffsetsThatNoCrcCovers:
         seen: list[int] = []
         following = None if next_offset is None else BASE + next_offset
         found = segment.recover(
-            lambda header: seen.append(header.next_offset), allows_gaps, following
+            lambda header, _: seen.append(header.next_offset), allows_gaps, following
         )
         assert found.end_offset == BASE + end
         assert bool(found.problem) == (end < offsets[-1] + 2)
@@ -397,7 +404,7 @@ def test_a_torn_append_is_distinguished_from_damage(
     whole = batch(3)
     restamp(whole, 0, filler.next_offset, 0)
     disk.open(filler.segment.path(".log")).append(tail(bytes(whole)))
-    found = recover(open_segment(disk), lambda header: None)
+    found = recover(open_segment(disk))
     assert (found.end_offset, found.is_torn) == (filler.next_offset, is_torn)
     assert found.problem
 

@@ -20,7 +20,6 @@ from trimtab.wire.messages.describe_producers import (
     TopicRequest,
     TopicResponse,
 )
-from trimtab.wire.sentinels import NO_EPOCH
 
 
 def describe_producers(
@@ -61,7 +60,8 @@ def _describe(replicas: Replicas, topic: str, index: int) -> PartitionResponse:
                 producer_epoch=producer.epoch,
                 last_sequence=producer.last_sequence,
                 last_timestamp=producer.last_timestamp,
-                coordinator_epoch=NO_EPOCH,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.open_since_offset,
             )
             for producer in partition.log.producers.describe()
         ],
