@@ -22,6 +22,7 @@ from trimtab.wire.messages.control_records import CONTROL_RECORDS
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
 from trimtab.wire.messages.group_records import KEYS, VALUES
 from trimtab.wire.messages.metadata_records import RECORDS
+from trimtab.wire.messages.transaction_records import TransactionLogKey, TransactionLogValue
 from trimtab.wire.schema import Field, Schema, schema
 from trimtab.wire.types import MAX_INT16, NO_VERSIONS, ZERO_UUID, Versions
 
@@ -29,6 +30,7 @@ VERSION = "4.3.0"
 CLIENTS_JAR = f"kafka-clients-{VERSION}.jar"
 METADATA_JAR = f"kafka-metadata-{VERSION}.jar"
 GROUPS_JAR = f"kafka-group-coordinator-{VERSION}.jar"
+TRANSACTIONS_JAR = f"kafka-transaction-coordinator-{VERSION}.jar"
 
 ZEROS: dict[str, object] = {
     "bool": False,
@@ -72,6 +74,12 @@ def metadata_jar(clients_jar: zipfile.ZipFile) -> Iterator[zipfile.ZipFile]:
 @pytest.fixture(scope="module")
 def groups_jar(clients_jar: zipfile.ZipFile) -> Iterator[zipfile.ZipFile]:
     with open_neighbour(clients_jar, GROUPS_JAR) as jar:
+        yield jar
+
+
+@pytest.fixture(scope="module")
+def transactions_jar(clients_jar: zipfile.ZipFile) -> Iterator[zipfile.ZipFile]:
+    with open_neighbour(clients_jar, TRANSACTIONS_JAR) as jar:
         yield jar
 
 
@@ -135,7 +143,7 @@ def facts_of_definition(declared: dict[str, Any]) -> dict[str, object]:
         "name": snake_case(declared["name"]),
         "type": kind,
         "is array": declared["type"].startswith("[]"),
-        "versions": versions(declared["versions"]),
+        "versions": versions(declared.get("versions", declared.get("taggedVersions"))),
         "nullable versions": versions(declared.get("nullableVersions")),
         "tag": declared.get("tag"),
         "tagged versions": versions(declared.get("taggedVersions")),
@@ -220,6 +228,14 @@ def test_metadata_record_is_as_kafka_defines_it(cls: type, metadata_jar: zipfile
 @pytest.mark.parametrize("cls", [*KEYS, *VALUES], ids=lambda cls: cls.__name__)
 def test_record_of_a_group_is_as_kafka_defines_it(cls: type, groups_jar: zipfile.ZipFile) -> None:
     definition = read_definition(groups_jar, f"common/message/{cls.__name__}.json")
+    assert list(differences(cls, definition)) == []
+
+
+@pytest.mark.parametrize("cls", [TransactionLogKey, TransactionLogValue])
+def test_record_of_a_transaction_is_as_kafka_defines_it(
+    cls: type, transactions_jar: zipfile.ZipFile
+) -> None:
+    definition = read_definition(transactions_jar, f"common/message/{cls.__name__}.json")
     assert list(differences(cls, definition)) == []
 
 

@@ -30,7 +30,7 @@ from trimtab.sim.disk import VirtualDisk
 from trimtab.storage.log import Log
 from trimtab.storage.log_config import LogConfig
 from trimtab.storage.log_directory import LogDirectory
-from trimtab.storage.segment import StoredRecords
+from trimtab.storage.stored_records import StoredRecords
 from trimtab.wire.batch_cy import BatchBuilder, read_headers, verify
 from trimtab.wire.compression import Compression
 from trimtab.wire.messages.metadata_records import TopicRecord

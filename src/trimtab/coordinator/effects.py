@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from trimtab.errors import ErrorCode
+from trimtab.records import TopicPartition
 from trimtab.wire.messages.group_records import Key, Value, encode_key, encode_value
+from trimtab.wire.messages.transaction_records import TransactionLogValue, encode_transaction
 
 BATCH_OVERHEAD: Final = 61
 """Bytes of a batch without records."""
@@ -50,20 +52,23 @@ class RequestRefused(Exception):
 class RecordTooLarge(RequestRefused):
     """A decision needs a larger batch than the log takes. The code is that of Kafka."""
 
-    def __init__(self, key: Key, size: int, most: int) -> None:
+    def __init__(self, what: str, size: int, most: int, advice: str) -> None:
         super().__init__(
             ErrorCode.UNKNOWN_SERVER_ERROR,
-            f"The group is too large: {type(key).__name__[:-3]} needs a batch of {size} bytes, and "
-            f"max.message.bytes of the groups' topic is {most}. Use fewer members, topics or "
-            "partitions in the group, or a larger value of that option.",
+            f"{what} needs a batch of {size} bytes, and max.message.bytes of the coordinator's "
+            f"topic is {most}. {advice}, or a larger value of that option.",
         )
 
 
 class Record(NamedTuple):
-    """A record of the log, also as the bytes of its key and its value."""
+    """A record of the log, also as the bytes of its key and its value.
 
-    key: Key
-    value: Value | None
+    Attributes:
+        key: of a group's record, or a transactional id.
+    """
+
+    key: Key | str
+    value: Value | TransactionLogValue | None
     encoded_key: bytes
     encoded_value: bytes | None
 
@@ -71,6 +76,22 @@ class Record(NamedTuple):
     def size(self) -> int:
         """Its bytes in a batch, at most."""
         return _RECORD_OVERHEAD + len(self.encoded_key) + len(self.encoded_value or b"")
+
+
+class Ending(NamedTuple):
+    """A transaction whose outcome is certain: markers are to be written.
+
+    Attributes:
+        producer_epoch: of the markers.
+        version: of transactions.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    partitions: frozenset[TopicPartition]
+    version: int
 
 
 class Effects:
@@ -85,6 +106,7 @@ class Effects:
     Attributes:
         records: in the order in which they are to be appended.
         responses: each with the `request` of its caller.
+        endings: transactions to end once the records are committed.
         cuts: positions in `records` where another batch may begin. Records between two of them
             belong into one batch, unless they are too many for one.
         whole: bytes of the batch that must hold all records of this decision, so far; None: each
@@ -92,27 +114,46 @@ class Effects:
         warnings: for the operator.
     """
 
-    __slots__ = ("cuts", "max_batch", "records", "responses", "warnings", "whole")
+    __slots__ = ("cuts", "endings", "max_batch", "records", "responses", "warnings", "whole")
 
     def __init__(self, max_batch: Callable[[], int]) -> None:
         self.max_batch = max_batch
         self.records: list[Record] = []
         self.responses: list[tuple[Any, Any]] = []
+        self.endings: list[Ending] = []
         self.cuts: list[int] = []
         self.whole: int | None = None
         self.warnings: list[str] = []
 
     def append(self, key: Key, value: Value | None) -> None:
-        """Add a record.
+        """Add a record of a group.
 
         Raises:
             RecordTooLarge: no batch takes it.
         """
-        record = Record(key, value, encode_key(key), encode_value(value))
+        self._add(
+            Record(key, value, encode_key(key), encode_value(value)),
+            f"The group is too large: {type(key).__name__[:-3]}",
+            "Use fewer members, topics or partitions in the group",
+        )
+
+    def append_transaction(self, transactional_id: str, value: TransactionLogValue | None) -> None:
+        """Add a record of a transactional id.
+
+        Raises:
+            RecordTooLarge: no batch takes it.
+        """
+        self._add(
+            Record(transactional_id, value, *encode_transaction(transactional_id, value)),
+            f"The transaction of {transactional_id!r} is too large: it",
+            "Use fewer partitions in the transaction",
+        )
+
+    def _add(self, record: Record, what: str, advice: str) -> None:
         size = record.size + (BATCH_OVERHEAD if self.whole is None else self.whole)
         most = self.max_batch()
         if size > most:
-            raise RecordTooLarge(key, size, most)
+            raise RecordTooLarge(what, size, most, advice)
         if self.whole is not None:
             self.whole = size
         self.records.append(record)
@@ -126,6 +167,7 @@ class Effects:
         taken = Effects(self.max_batch)
         taken.records, self.records = self.records, []
         taken.responses, self.responses = self.responses, []
+        taken.endings, self.endings = self.endings, []
         taken.cuts, self.cuts = self.cuts, []
         taken.warnings, self.warnings = self.warnings, []
         return taken

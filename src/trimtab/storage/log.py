@@ -15,33 +15,34 @@ Kafka's `UnifiedLog`, and Kafka's tools can read them:
     <offset>.snapshot                       the idempotent producers up to that offset
     leader-epoch-checkpoint                 the start offset of each leader epoch
 
-More than 600 lines, because every operation changes the same offsets together; what can be decided
-without them is in the modules around it: segments, leader epochs, producers, loading, compaction.
+More than 600 lines, because every operation changes the same offsets together; the rest is in the
+modules around it: segments, leader epochs, producers, loading, compaction.
 
-A log is used from one thread. Appended batches can be read at once. They are fsynced by the log
-directory's next checkpoint after their segment was rolled, when the log is closed, or as
-`flush.messages` and `flush.ms` say.
+A log is used from one thread. Appended batches can be read at once. They are fsynced by the next
+checkpoint after their segment was rolled, at the end, or by `flush.messages` and `flush.ms`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
-from trimtab.errors import CorruptData, KafkaError
+from trimtab.errors import CorruptData
 from trimtab.records import NO_TIMESTAMP, TimestampType
 from trimtab.storage.leader_epochs import EpochEnd, LeaderEpoch, LeaderEpochs
+from trimtab.storage.log_answers import AppendInfo, OffsetOutOfRange
 from trimtab.storage.log_changes import LogChanges
-from trimtab.storage.log_config import LONG_MAX, LogConfig
+from trimtab.storage.log_config import LogConfig
 from trimtab.storage.log_files import CLEANED, list_files
 from trimtab.storage.log_loader import Loader, find_all_aborted, load_producers
 from trimtab.storage.open_transactions import EndedTransaction
 from trimtab.storage.producer_snapshots import ProducerSnapshots
 from trimtab.storage.producer_state import ProducerState
-from trimtab.storage.segment import BatchSize, Search, Segment, StoredRecords
+from trimtab.storage.retention import count_expired
+from trimtab.storage.segment import BatchSize, Search, Segment
 from trimtab.storage.segment_list import SegmentList
 from trimtab.storage.storage import Storage, StorageError
+from trimtab.storage.stored_records import StoredRecords
 from trimtab.storage.transaction_index import find_aborted
 from trimtab.wire.batch_cy import BatchHeader, restamp
 from trimtab.wire.end_markers import read_marker
@@ -50,23 +51,6 @@ _log = logging.getLogger(__name__)
 
 _INT32_MAX = 2**31 - 1
 _REMEMBERED_READS = 16
-
-
-class AppendInfo(NamedTuple):
-    """Where batches were stored. Offsets are inclusive; times in ms, -1 for none.
-    `log_append_time` is -1 if the records keep their producer's timestamps."""
-
-    first_offset: int
-    last_offset: int
-    max_timestamp: int
-    log_append_time: int
-
-
-class OffsetOutOfRange(KafkaError):
-    """An offset that the log does not have: on the wire OFFSET_OUT_OF_RANGE (1)."""
-
-    def __init__(self, directory: str, offset: int, start: int, end: int) -> None:
-        super().__init__(f"{directory}: offset {offset} is not within {start}..{end}")
 
 
 class Log:
@@ -219,7 +203,7 @@ class Log:
         try:
             active.append(records, headers, first_offset)
         except StorageError as error:
-            self._discard_torn_bytes(error)
+            self._undo(self._segments.active.discard_torn_bytes, error)
             raise
         self.log_end_offset = offset
 
@@ -230,8 +214,7 @@ class Log:
                 self._note_batch(records, at, header, batch_offset, self._now_ms())
             batch_offset += header.last_offset_delta + 1
             at += header.size
-        config = self.config
-        if config.flush_messages != LONG_MAX or config.flush_ms != LONG_MAX:
+        if self.config.flushes_early:
             self.flush_if_due()
         stamped = headers[0].timestamp_type is TimestampType.LOG_APPEND_TIME
         return AppendInfo(
@@ -294,7 +277,7 @@ class Log:
         try:
             self._segments.active.append(records, headers)
         except StorageError as error:
-            self._discard_torn_bytes(error)
+            self._undo(self._segments.active.discard_torn_bytes, error)
             raise
         last = headers[-1]
         self.log_end_offset = last.base_offset + last.last_offset_delta + 1
@@ -314,8 +297,7 @@ class Log:
                     epochs.begin(header.leader_epoch, header.base_offset)
         if epochs.has_changed:
             self._save_epochs()
-        config = self.config
-        if config.flush_messages != LONG_MAX or config.flush_ms != LONG_MAX:
+        if self.config.flushes_early:
             self.flush_if_due()
 
     def _roll_for(self, header: BatchHeader) -> None:
@@ -359,7 +341,7 @@ class Log:
         try:
             segment.create()
         except StorageError as error:
-            self._discard_created(segment, error)
+            self._undo(segment.delete, error)
             raise
         active.seal()
         self._segments.add(segment)
@@ -465,14 +447,7 @@ class Log:
         self.log_end_offset = end_offset
         self.high_watermark = self._high_watermark
         self._forget_from(end_offset)
-        self.producers = load_producers(
-            self._snapshots,
-            self._segments,
-            self._new_producers,
-            end_offset,
-            self._high_watermark,
-            self._now_ms(),
-        )
+        self.producers = self._load_producers(end_offset, self._high_watermark)
 
     def restart_at(self, offset: int) -> None:
         """Deletes all records, epochs and producer states, and continues at `offset`. A follower
@@ -539,7 +514,11 @@ class Log:
         if self._failure is not None or (not segments.active.size and len(segments) == 1):
             return 0
         segments.delete_removed()
-        expired = self._count_expired(self.log_end_offset if end_offset is None else end_offset)
+        expired = count_expired(
+            *(segments, self.config, self.log_start_offset, self.log_end_offset),
+            self.log_end_offset if end_offset is None else end_offset,
+            self._now_ms(),
+        )
         if not expired:
             return 0
         if expired == len(segments):
@@ -660,9 +639,9 @@ class Log:
         Raises:
             CorruptData: a file has no valid batch where one must be.
         """
-        if end_offset is None:
-            end_offset = self.log_end_offset
-        return self._segments.headers(offset, end_offset)
+        return self._segments.headers(
+            offset, self.log_end_offset if end_offset is None else end_offset
+        )
 
     def offset_for_timestamp(self, timestamp: int, end_offset: int | None = None) -> Search:
         """The first record whose timestamp (ms) is `timestamp` or later; None if there is none
@@ -708,14 +687,13 @@ class Log:
         Raises:
             CorruptData: a batch is damaged, so that a damaged index could not be built again.
         """
-        segments = self._segments.since(offset)
+        segments = self._segments
         try:
-            return find_aborted((segment.aborted for segment in segments), offset, end_offset)
+            return find_aborted(segments.aborted_since(offset), offset, end_offset)
         except CorruptData as error:
-            find_all_aborted(
-                self._segments, self._new_producers, self.log_end_offset, self._now_ms(), error
-            )
-        return find_aborted((segment.aborted for segment in segments), offset, end_offset)
+            now_ms = self._now_ms()
+            find_all_aborted(segments, self._new_producers, self.log_end_offset, now_ms, error)
+        return find_aborted(segments.aborted_since(offset), offset, end_offset)
 
     @property
     def leader_epochs(self) -> Sequence[LeaderEpoch]:
@@ -828,12 +806,7 @@ class Log:
             self.directory,
             self._segments,
             self._epochs,
-            lambda end_offset, now_ms: load_producers(
-                *(self._snapshots, self._segments, self._new_producers),
-                end_offset,
-                high_watermark,
-                now_ms,
-            ),
+            lambda end_offset: self._load_producers(end_offset, high_watermark),
             allows_gaps=self.config.compacts,
             now_ms=self._now_ms,
         )
@@ -879,6 +852,10 @@ class Log:
     def _new_producers(self) -> ProducerState:
         return ProducerState(self.config.producer_id_expiration_ms)
 
+    def _load_producers(self, end_offset: int, high_watermark: int) -> ProducerState:
+        sources = self._snapshots, self._segments, self._new_producers
+        return load_producers(*sources, end_offset, high_watermark, self._now_ms())
+
     # -- leader epochs
 
     def begin_epoch(self, epoch: int) -> None:
@@ -911,41 +888,11 @@ class Log:
         active = self._segments.active
         return self.config.must_roll(active, size, next_offset, max_timestamp, self._now_ms)
 
-    def _count_expired(self, end_offset: int) -> int:
-        config = self.config
-        active = self._segments.active
-        now = self._now_ms()
-        rest = self.size
-        for index, segment in enumerate(self._segments):
-            next_offset = self.end_of(segment)
-            if next_offset > end_offset or (segment is active and not segment.size):
-                return index
-            if not segment.size:
-                continue
-            newest = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
-            rest -= segment.size
-            if not (
-                (next_offset <= self.log_start_offset and segment is not active)
-                or (config.deletes and 0 <= config.retention_ms < now - newest)
-                or (config.deletes and 0 <= config.retention_bytes <= rest)
-            ):
-                return index
-        return len(self._segments)
-
-    def _discard_torn_bytes(self, cause: StorageError) -> None:
-        """After a failed append, truncate the file to its last whole batch. If that fails, the log
-        refuses appends until it is recovered."""
+    def _undo(self, undo: Callable[[], None], cause: StorageError) -> None:
+        """Undo a failed write. If that fails, the log refuses appends until it is recovered: the
+        next `open` would take torn bytes, or an empty segment's file, for the log's end."""
         try:
-            self._segments.active.discard_torn_bytes()
-        except StorageError:
-            self._fail(cause)
-
-    def _discard_created(self, segment: Segment, cause: StorageError) -> None:
-        """After a segment could not be created, delete its file. If that fails, the log refuses
-        appends until it is recovered: the active segment grows past the base offset of this empty
-        file, which the next `open` would take for the log's end."""
-        try:
-            segment.delete()
+            undo()
         except StorageError:
             self._fail(cause)
 

@@ -50,6 +50,8 @@ class LogConfig:
     """Segment size below which its index cannot be full."""
     unpacked_limit: int = field(init=False, repr=False)
     """Decompressed size limit of a compacted topic's batch; at least `max_message_bytes`."""
+    flushes_early: bool = field(init=False, repr=False)
+    """Whether `flush.messages` or `flush.ms` is set."""
 
     @classmethod
     def read(
@@ -97,6 +99,8 @@ class LogConfig:
         object.__setattr__(self, "index_entries", entries)
         object.__setattr__(self, "index_full_bytes", entries * self.index_interval_bytes)
         object.__setattr__(self, "unpacked_limit", max(OPENED_LIMIT, self.max_message_bytes))
+        is_set = self.flush_messages != LONG_MAX or self.flush_ms != LONG_MAX
+        object.__setattr__(self, "flushes_early", is_set)
 
     def must_roll(
         self,

@@ -136,7 +136,7 @@ class Loader:
         directory: the log's directory, for log messages.
         segments: all its segments; damaged ones are deleted.
         epochs: the leader epochs from the file.
-        producers_before: calls `load_producers` with an end offset and a time.
+        producers_before: calls `load_producers` with an end offset.
         allows_gaps: whether compaction may have left gaps between offsets.
         now_ms: the wall clock.
     """
@@ -146,7 +146,7 @@ class Loader:
         directory: str,
         segments: SegmentList,
         epochs: LeaderEpochs,
-        producers_before: Callable[[int, int], ProducerState],
+        producers_before: Callable[[int], ProducerState],
         allows_gaps: bool,
         now_ms: Callable[[], int],
     ) -> None:
@@ -221,9 +221,9 @@ class Loader:
         now = self._now_ms()
         if first is None:
             end_offset = self._end_of_active()
-            producers = self._producers_before(end_offset, now)
+            producers = self._producers_before(end_offset)
         else:
-            producers = self._producers_before(segments[first].base_offset, now)
+            producers = self._producers_before(segments[first].base_offset)
             end_offset = self._recover(first, producers, now)
         last = segments.active.last_header()
         if last is None and len(segments) > 1:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from trimtab.records import NO_TIMESTAMP
 from trimtab.storage.log_files import SWAP
+from trimtab.storage.open_transactions import EndedTransaction
 from trimtab.storage.segment import BatchSize, Search, Segment
 from trimtab.wire.batch_cy import BatchHeader
 
@@ -60,6 +61,14 @@ class SegmentList:
     def since(self, offset: int) -> list[Segment]:
         """The segment that holds an offset, and all that follow it."""
         return self._segments[self.index_of(offset) :]
+
+    def aborted_since(self, offset: int) -> Iterator[list[EndedTransaction]]:
+        """The aborted transactions of each segment from the one that holds an offset on.
+
+        Raises:
+            CorruptData: a file of them is damaged.
+        """
+        return (segment.aborted for segment in self.since(offset))
 
     def end_of_sealed(self, segment: Segment) -> int:
         """The end offset of a sealed segment: the next one's base offset."""

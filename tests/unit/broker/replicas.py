@@ -11,7 +11,7 @@ from trimtab.broker.broker import Broker
 from trimtab.broker.leadership import Leadership
 from trimtab.broker.partition import Partition
 from trimtab.metadata.image import CONFIG_BROKER, CONFIG_TOPIC, PartitionRegistration
-from trimtab.storage.segment import StoredRecords
+from trimtab.storage.stored_records import StoredRecords
 from trimtab.wire.batch_cy import read_records
 from trimtab.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

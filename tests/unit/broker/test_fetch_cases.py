@@ -27,8 +27,8 @@ from tests.unit.broker.test_fetch_session import (
 from trimtab.broker.fetch_slot import MAX_READ_BYTES
 from trimtab.broker.refused import Refused
 from trimtab.errors import CorruptData, ErrorCode
-from trimtab.storage.segment import StoredRecords
 from trimtab.storage.storage import StorageError
+from trimtab.storage.stored_records import StoredRecords
 from trimtab.wire.batch_cy import read_headers, read_records
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.fetch import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from itertools import count, pairwise
-from typing import Any
+from typing import Any, cast
 
 from trimtab.coordinator.classic_group import Rules
 from trimtab.coordinator.consumer_group import ConsumerRules
@@ -131,7 +131,7 @@ class Scene:
         """Note what the shard has decided."""
         effects = self.shard.effects.take()
         begin = len(self.records)
-        self.records += [(each.key, each.value) for each in effects.records]
+        self.records += [cast(Any, (each.key, each.value)) for each in effects.records]
         cuts = sorted({0, *effects.cuts, len(effects.records)})
         self.units += [(begin + first, begin + last) for first, last in pairwise(cuts)]
         self.warnings += effects.warnings

@@ -3,9 +3,10 @@
 from typing import Any
 
 from trimtab.sim.disk import VirtualDisk
-from trimtab.storage.log import AppendInfo, Log
+from trimtab.storage.log import Log
+from trimtab.storage.log_answers import AppendInfo
 from trimtab.storage.log_config import LogConfig
-from trimtab.storage.segment import StoredRecords
+from trimtab.storage.stored_records import StoredRecords
 from trimtab.wire.batch_cy import (
     BatchBuilder,
     BatchHeader,

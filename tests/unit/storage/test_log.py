@@ -29,13 +29,14 @@ from tests.unit.storage.logs import (
 from trimtab.errors import CorruptData
 from trimtab.sim.disk import VirtualDisk
 from trimtab.storage.leader_epochs import LeaderEpoch
-from trimtab.storage.log import AppendInfo, Log, OffsetOutOfRange
+from trimtab.storage.log import Log
+from trimtab.storage.log_answers import AppendInfo, OffsetOutOfRange
 from trimtab.storage.log_changes import LogChanges
 from trimtab.storage.log_config import LogConfig
 from trimtab.storage.producer_state import ACCEPTED
-from trimtab.storage.segment import StoredRecords
 from trimtab.storage.segment_list import SegmentList
 from trimtab.storage.storage import StorageError
+from trimtab.storage.stored_records import StoredRecords
 from trimtab.wire.batch_cy import (
     read_headers,
     restamp,

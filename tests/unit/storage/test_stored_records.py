@@ -12,7 +12,7 @@ from trimtab.sim.disk import VirtualDisk
 from trimtab.storage import segment as segment_module
 from trimtab.storage.log import Log
 from trimtab.storage.log_config import LogConfig
-from trimtab.storage.segment import StoredRecords
+from trimtab.storage.stored_records import StoredRecords
 from trimtab.wire.batch_cy import BatchBuilder, read_headers
 
 

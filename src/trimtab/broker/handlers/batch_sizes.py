@@ -15,7 +15,7 @@ from trimtab.broker.refused import Refused
 from trimtab.broker.replicas import Replicas
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.server.turns import Pace, Steps
-from trimtab.storage.log import OffsetOutOfRange
+from trimtab.storage.log_answers import OffsetOutOfRange
 from trimtab.storage.storage import StorageError
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.list_batch_sizes import (

@@ -63,6 +63,7 @@ from trimtab.wire.messages.sync_group import SyncGroupRequest
 from trimtab.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from trimtab.wire.messages.unregister_broker import UnregisterBrokerRequest
 from trimtab.wire.messages.update_features import UpdateFeaturesRequest
+from trimtab.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 from trimtab.wire.schema import Request, response_of, schema
 from trimtab.wire.types import MAX_INT16
 
@@ -143,6 +144,7 @@ APIS: dict[int, Api] = {
         _api(AddPartitionsToTxnRequest),
         _api(AddOffsetsToTxnRequest),
         _api(EndTxnRequest),
+        _api(WriteTxnMarkersRequest),
         _api(TxnOffsetCommitRequest),
         _api(DescribeAclsRequest),
         _api(CreateAclsRequest),
@@ -241,4 +243,5 @@ __all__ = [
     "TxnOffsetCommitRequest",
     "UnregisterBrokerRequest",
     "UpdateFeaturesRequest",
+    "WriteTxnMarkersRequest",
 ]

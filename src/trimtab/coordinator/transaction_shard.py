@@ -1,0 +1,466 @@
+"""The transactional ids of one partition of `__transaction_state`: decides about each request.
+
+    request ─▶ decision ─▶ record, replayed at once ─▶ response, once the record is committed
+                              └─ a PREPARE state ─▶ markers, likewise ─▶ `complete`
+
+Nothing here waits, reads clocks or sends. The rules are those of Kafka's `TransactionCoordinator`,
+with these differences:
+
+- A request is decided on the ground of all decisions before it, committed or not; so there is no
+  pending state, and CONCURRENT_TRANSACTIONS is answered only while a transaction ends.
+- A transaction is aborted as soon as its time is over, not at the next round of ten seconds.
+- `keepPreparedTxn` (KIP-939) is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+from trimtab.coordinator.effects import Caller, Effects, Ending, Now, RecordTooLarge, RequestRefused
+from trimtab.coordinator.timers import Timers
+from trimtab.coordinator.transaction import (
+    BUMPS_EPOCHS_SINCE,
+    LAST_EPOCH,
+    NO_TIMEOUT,
+    NOBODY,
+    Identity,
+    Transaction,
+    make_transaction,
+)
+from trimtab.errors import ErrorCode
+from trimtab.records import TopicPartition
+from trimtab.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from trimtab.wire.messages.transaction_records import TransactionLogValue, TransactionStatus
+from trimtab.wire.sentinels import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
+
+_BUMPING_SINCE = 5
+"""The version of EndTxn with which a producer speaks version 2 of transactions."""
+_MAY_EXPIRE = (
+    TransactionStatus.EMPTY,
+    TransactionStatus.COMPLETE_COMMIT,
+    TransactionStatus.COMPLETE_ABORT,
+)
+
+
+class TransactionRules(NamedTuple):
+    """The options of transactions.
+
+    Attributes:
+        max_timeout_ms: `transaction.max.timeout.ms`.
+        two_phase: `transaction.two.phase.commit.enable`.
+        expiration_ms: `transactional.id.expiration.ms`.
+    """
+
+    max_timeout_ms: int
+    two_phase: bool
+    expiration_ms: int
+
+
+class TransactionShard:
+    """The transactional ids of one partition.
+
+    Args:
+        version: the version of transactions that the cluster has finalized.
+        new_producer_id: a producer id that no producer has had; None if there is none right now.
+        max_batch: bytes of the largest batch that the log takes now.
+
+    Attributes:
+        effects: of the decisions since it was last taken.
+        transactions: by transactional id.
+    """
+
+    def __init__(
+        self,
+        rules: TransactionRules,
+        version: Callable[[], int],
+        new_producer_id: Callable[[], int | None],
+        max_batch: Callable[[], int],
+    ) -> None:
+        self.effects = Effects(max_batch)
+        self.transactions: dict[str, Transaction] = {}
+        self._rules = rules
+        self._version = version
+        self._new_producer_id = new_producer_id
+        self._timers: Timers[str] = Timers()
+
+    # InitProducerId
+
+    def init(self, now: Now, caller: Caller, request: InitProducerIdRequest) -> None:
+        """Give a producer its id and its next epoch; fence the one before it, and abort what that
+        has left open, or keep it if it is prepared and the producer asks for it."""
+        try:
+            response = self._init(now, request)
+        except RequestRefused as refused:
+            response = refuse_init(refused.code)
+        self.effects.responses.append((caller.request, response))
+
+    def _init(self, now: Now, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        transactional_id = request.transactional_id
+        if not transactional_id:
+            raise _refuse(ErrorCode.INVALID_REQUEST)
+        is_two_phase = request.enable2_pc
+        if (is_two_phase or request.keep_prepared_txn) and not self._rules.two_phase:
+            raise _refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        timeout_ms = NO_TIMEOUT if is_two_phase else request.transaction_timeout_ms
+        if not is_two_phase and not 0 < timeout_ms <= self._rules.max_timeout_ms:
+            raise _refuse(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        expected = Identity(request.producer_id, request.producer_epoch)
+        known = self.transactions.get(transactional_id)
+        if known is None:
+            known = make_transaction(transactional_id, self._take_id(), timeout_ms, now.ms)
+        elif expected.producer_id != NO_PRODUCER_ID and not _may_continue(known, expected):
+            raise _refuse(ErrorCode.PRODUCER_FENCED)
+        if known.is_ending:
+            raise _refuse(ErrorCode.CONCURRENT_TRANSACTIONS)
+        if known.status is TransactionStatus.ONGOING:
+            if request.keep_prepared_txn:
+                return self._take_over(now, known)
+            self._abort_and_fence(now, known)
+            raise _refuse(ErrorCode.CONCURRENT_TRANSACTIONS)
+        return self._begin_epoch(now, known, expected, timeout_ms)
+
+    def _begin_epoch(
+        self, now: Now, known: Transaction, expected: Identity, timeout_ms: int
+    ) -> InitProducerIdResponse:
+        producer, is_anew = known.producer, expected.producer_id == NO_PRODUCER_ID
+        last_epoch = NO_PRODUCER_EPOCH if is_anew else producer.epoch
+        if producer.is_exhausted and (is_anew or expected.epoch == producer.epoch):
+            raised = Identity(self._take_id(), 0)
+        elif is_anew or producer.epoch in (NO_PRODUCER_EPOCH, expected.epoch):
+            raised = producer._replace(epoch=producer.epoch + 1)
+        elif expected.epoch == known.last_epoch:  # the response was lost
+            raised, last_epoch = producer, known.last_epoch
+        else:
+            raise _refuse(ErrorCode.PRODUCER_FENCED)
+        changed = self._write(
+            known.id,
+            known.write(
+                now.ms,
+                TransactionStatus.EMPTY,
+                raised,
+                partitions=(),
+                timeout_ms=timeout_ms,
+                started_ms=NO_TIMESTAMP,
+            ),
+        )
+        changed.last_epoch = last_epoch
+        return InitProducerIdResponse(producer_id=raised.producer_id, producer_epoch=raised.epoch)
+
+    def _take_over(self, now: Now, known: Transaction) -> InitProducerIdResponse:
+        """Fence the producer, but keep its transaction, which it has prepared (KIP-939)."""
+        before = known.caller
+        after = (
+            Identity(self._take_id(), 0)
+            if before.is_exhausted
+            else before._replace(epoch=before.epoch + 1)
+        )
+        changed = self._write(
+            known.id, known.write(now.ms, TransactionStatus.ONGOING, next_producer=after)
+        )
+        self._watch(changed, now)
+        return InitProducerIdResponse(
+            producer_id=after.producer_id,
+            producer_epoch=after.epoch,
+            ongoing_txn_producer_id=known.producer.producer_id,
+            ongoing_txn_producer_epoch=known.producer.epoch,
+        )
+
+    # AddPartitionsToTxn, AddOffsetsToTxn
+
+    def add_partitions(
+        self,
+        now: Now,
+        transactional_id: str,
+        producer: Identity,
+        partitions: Collection[TopicPartition],
+        version: int,
+    ) -> ErrorCode:
+        """Make partitions part of a transaction, which begins if none is open.
+
+        Args:
+            version: of transactions, as the client speaks it.
+        """
+        known = self.transactions.get(transactional_id)
+        code = self._check_producer(transactional_id, known, producer)
+        if code is not ErrorCode.NONE or known is None:
+            return code
+        if known.is_taken_over:
+            return ErrorCode.INVALID_TXN_STATE  # it was prepared: nothing is added any more
+        is_open = known.status is TransactionStatus.ONGOING
+        if is_open and known.partitions.issuperset(partitions):
+            return ErrorCode.NONE
+        try:
+            changed = self._write(
+                transactional_id,
+                known.write(
+                    now.ms,
+                    TransactionStatus.ONGOING,
+                    partitions=known.partitions.union(partitions) if is_open else partitions,
+                    started_ms=known.started_ms if is_open else now.ms,
+                    version=version,
+                ),
+            )
+        except RecordTooLarge as error:
+            self.effects.warnings.append(error.message)
+            return error.code
+        self._watch(changed, now)
+        return ErrorCode.NONE
+
+    def verify(
+        self, transactional_id: str, producer: Identity, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Whether partitions are part of the transaction that is open (KIP-890)."""
+        known = self.transactions.get(transactional_id)
+        code = self._check_producer(transactional_id, known, producer)
+        if code is not ErrorCode.NONE or known is None:
+            return dict.fromkeys(partitions, code)
+        is_open = known.status is TransactionStatus.ONGOING
+        return {
+            each: ErrorCode.NONE
+            if is_open and each in known.partitions
+            else ErrorCode.TRANSACTION_ABORTABLE
+            for each in partitions
+        }
+
+    def _check_producer(
+        self, transactional_id: str, known: Transaction | None, producer: Identity
+    ) -> ErrorCode:
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        if known is None or known.caller.producer_id != producer.producer_id:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if known.caller.epoch != producer.epoch:
+            return ErrorCode.PRODUCER_FENCED
+        return ErrorCode.CONCURRENT_TRANSACTIONS if known.is_ending else ErrorCode.NONE
+
+    # EndTxn
+
+    def end(self, now: Now, caller: Caller, request: EndTxnRequest) -> None:
+        """Commit or abort a transaction."""
+        bumps = caller.version >= _BUMPING_SINCE
+        try:
+            answered = self._end(now, request, bumps)
+            response = EndTxnResponse(
+                producer_id=answered.producer_id, producer_epoch=answered.epoch
+            )
+        except RequestRefused as refused:
+            response = EndTxnResponse(error_code=refused.code)
+        self.effects.responses.append((caller.request, response))
+
+    def _end(self, now: Now, request: EndTxnRequest, bumps: bool) -> Identity:
+        """Returns whom the producer is from then on; `NOBODY` for version 1."""
+        known = self.transactions.get(request.transactional_id)
+        producer = Identity(request.producer_id, request.producer_epoch)
+        if not request.transactional_id:
+            raise _refuse(ErrorCode.INVALID_REQUEST)
+        if known is None:
+            raise _refuse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        is_retry = bumps and _was_ended_by(known, producer)
+        if not is_retry and known.caller.producer_id != producer.producer_id:
+            raise _refuse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if not is_retry and (known.caller != producer or (bumps and known.is_ending)):
+            raise _refuse(ErrorCode.PRODUCER_FENCED)
+        version = BUMPS_EPOCHS_SINCE if bumps else 0
+        is_commit, status = request.committed, known.status
+        if status is TransactionStatus.ONGOING:
+            return self._prepare(now, known, is_commit, version)
+        ended = (
+            (TransactionStatus.PREPARE_COMMIT, TransactionStatus.COMPLETE_COMMIT)
+            if is_commit
+            else (TransactionStatus.PREPARE_ABORT, TransactionStatus.COMPLETE_ABORT)
+        )
+        if status in ended and (is_retry or not bumps):
+            if known.is_ending:
+                raise _refuse(ErrorCode.CONCURRENT_TRANSACTIONS)
+            return known.producer if bumps else NOBODY
+        if bumps and not is_commit and not is_retry:
+            # The producer does not know whether a transaction was begun.
+            return self._prepare(now, known, False, version, is_empty=True)
+        raise _refuse(ErrorCode.INVALID_TXN_STATE)
+
+    def _prepare(
+        self,
+        now: Now,
+        known: Transaction,
+        is_commit: bool,
+        version: int,
+        is_empty: bool = False,
+        fences: bool = False,
+    ) -> Identity:
+        """Decide the outcome. Returns whom the producer is after that; `NOBODY` for version 1.
+
+        Args:
+            is_empty: no transaction is open.
+            fences: whether the producer has not asked for it, and must be told that it is fenced.
+        """
+        bumps = version >= BUMPS_EPOCHS_SINCE
+        producer, caller = known.producer, known.caller
+        follower = NOBODY
+        if bumps and caller.is_exhausted:
+            follower = Identity(self._take_id(), 0)
+        elif known.is_taken_over:
+            follower = caller._replace(epoch=min(caller.epoch + (bumps or fences), LAST_EPOCH))
+        if bumps or fences:
+            producer = producer._replace(epoch=min(producer.epoch + 1, LAST_EPOCH))
+        changed = self._write(
+            known.id,
+            known.write(
+                now.ms,
+                TransactionStatus.PREPARE_COMMIT if is_commit else TransactionStatus.PREPARE_ABORT,
+                producer,
+                next_producer=follower,
+                started_ms=now.ms if is_empty else None,
+                partitions=() if is_empty else None,
+                version=version,
+            ),
+        )
+        changed.last_epoch = (
+            known.producer.epoch if bumps else NO_PRODUCER_EPOCH if fences else known.last_epoch
+        )
+        self._end_later(changed)
+        if not bumps:
+            return NOBODY
+        return producer if follower is NOBODY else follower
+
+    def _abort_and_fence(self, now: Now, known: Transaction) -> None:
+        version = self._version()
+        self._prepare(
+            now,
+            known,
+            is_commit=False,
+            version=version if version >= BUMPS_EPOCHS_SINCE else 0,
+            fences=True,
+        )
+
+    def _end_later(self, known: Transaction) -> None:
+        self.effects.endings.append(
+            Ending(
+                known.id,
+                known.producer.producer_id,
+                known.producer.epoch,
+                known.status is TransactionStatus.PREPARE_COMMIT,
+                known.partitions,
+                known.version,
+            )
+        )
+
+    def complete(self, now: Now, ending: Ending) -> None:
+        """All markers of a transaction are written."""
+        known = self.transactions.get(ending.transactional_id)
+        producer = Identity(ending.producer_id, ending.producer_epoch)
+        if known is None or not known.is_ending or known.producer != producer:
+            return  # completed before this coordinator loaded it once more
+        follower = known.next
+        if follower.producer_id != NO_PRODUCER_ID:
+            producer = follower._replace(epoch=max(follower.epoch, 0))
+        changed = self._write(
+            known.id,
+            known.write(
+                now.ms,
+                TransactionStatus.COMPLETE_COMMIT
+                if ending.is_commit
+                else TransactionStatus.COMPLETE_ABORT,
+                producer,
+                partitions=(),
+            ),
+        )
+        changed.last_epoch = known.last_epoch
+
+    # Time
+
+    @property
+    def next_due(self) -> float | None:
+        """When `look` is to be called next, monotonic; None: never."""
+        return self._timers.next_due
+
+    def look(self, now: Now) -> None:
+        """Abort the transactions whose time is over."""
+        for transactional_id in self._timers.pop_due(now.s):
+            known = self.transactions.get(transactional_id)
+            due_ms = None if known is None else known.due_ms
+            if known is None or due_ms is None:
+                continue
+            if due_ms > now.ms:
+                self._watch(known, now)
+                continue
+            try:
+                self._abort_and_fence(now, known)
+            except RequestRefused:  # no producer id at the moment
+                self._timers.set(transactional_id, now.s + 1)
+
+    def _watch(self, known: Transaction, now: Now) -> None:
+        due_ms = known.due_ms
+        if due_ms is not None:
+            self._timers.set(known.id, now.s + max(0, due_ms - now.ms) / 1000)
+
+    def expire(self, now: Callable[[], Now]) -> Iterator[None]:
+        """Delete the ids that nobody has used for long; yields after each look at one."""
+        for known in list(self.transactions.values()):
+            is_same = self.transactions.get(known.id) is known
+            old = known.updated_ms <= now().ms - self._rules.expiration_ms
+            if is_same and old and known.status in _MAY_EXPIRE:
+                self.effects.append_transaction(known.id, None)
+                self.replay(known.id, None)
+            yield
+
+    # The log
+
+    def replay(self, transactional_id: str, value: TransactionLogValue | None) -> None:
+        """Take over a record."""
+        if value is None:
+            self.transactions.pop(transactional_id, None)
+        else:
+            self.transactions[transactional_id] = Transaction(transactional_id, value)
+
+    def resume(self, now: Now) -> None:
+        """After the log was replayed: go on to end what was ending, and watch what is open."""
+        for known in self.transactions.values():
+            if known.is_ending:
+                self._end_later(known)
+            self._watch(known, now)
+
+    def _write(self, transactional_id: str, value: TransactionLogValue) -> Transaction:
+        self.effects.append_transaction(transactional_id, value)
+        self.replay(transactional_id, value)
+        return self.transactions[transactional_id]
+
+    def _take_id(self) -> int:
+        producer_id = self._new_producer_id()
+        if producer_id is None:
+            raise _refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return producer_id
+
+
+def _may_continue(known: Transaction, expected: Identity) -> bool:
+    """Whether a producer that says who it was may go on; its epoch is checked later."""
+    return (
+        known.producer.epoch == NO_PRODUCER_EPOCH
+        or expected.producer_id in (known.producer.producer_id, known.caller.producer_id)
+        or (expected.producer_id == known.previous_id and expected.is_exhausted)
+    )
+
+
+def _was_ended_by(known: Transaction, producer: Identity) -> bool:
+    """Whether this producer ended the last transaction, so that it asks once more: its epoch was
+    raised by that, or it got another id."""
+    if known.status in (TransactionStatus.EMPTY, TransactionStatus.ONGOING):
+        return False
+    before, after = known.previous_id, known.producer
+    if known.is_ending and known.next.producer_id != NO_PRODUCER_ID:
+        before, after = known.producer.producer_id, known.next
+    raised = producer._replace(epoch=producer.epoch + 1)
+    has_other_id = after.epoch <= 0 and after.producer_id != before
+    return raised == after or (has_other_id and raised == Identity(before, LAST_EPOCH))
+
+
+def refuse_init(code: ErrorCode) -> InitProducerIdResponse:
+    """An InitProducerId response without an id."""
+    return InitProducerIdResponse(
+        error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
+    )
+
+
+def _refuse(code: ErrorCode) -> RequestRefused:
+    return RequestRefused(code, "")
