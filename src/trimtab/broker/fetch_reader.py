@@ -16,7 +16,7 @@ READ_COMMITTED = 1
 """The isolation level of a consumer that reads no records of open or aborted transactions."""
 
 _NONE_ABORTED: list[AbortedTransaction] = []
-"""Shared by all responses: these brokers have no transactions."""
+"""Shared by all responses without aborted transactions."""
 
 _REPLICA_STATE_SINCE = 15
 _TOPIC_IDS_SINCE = 13
@@ -32,24 +32,25 @@ class Reader:
         broker_epoch: the follower's; -1 if it does not say.
         rack: the consumer's; empty if it has none.
         is_follower: reads up to the log end offset, not only up to the high watermark.
+        reads_committed: reads up to the last stable offset, and is told of aborted transactions.
         needs_leader: is served by the leader only. A consumer that supports preferred replicas
             (KIP-392) is served by any replica.
         version: the version of the request.
         uses_topic_ids: whether the request names topics by id, as from version 13 on.
-        aborted: the aborted transactions in each partition's response; None unless the reader wants
-            committed records only.
+        none_aborted: an empty list if it is told of aborted transactions; else None.
         find: returns the partition to read, by topic and index; raises `Refused` if this broker
             has no replica of it, or must lead it for this reader and does not. The topic is its id
             from version 13 on, before that its name.
     """
 
     __slots__ = (
-        "aborted",
         "broker_epoch",
         "find",
         "is_follower",
         "needs_leader",
+        "none_aborted",
         "rack",
+        "reads_committed",
         "replica_id",
         "replicas",
         "uses_topic_ids",
@@ -60,7 +61,6 @@ class Reader:
         self.replicas = replicas
         self.version = version
         self.uses_topic_ids = version >= _TOPIC_IDS_SINCE
-        self.aborted = _NONE_ABORTED if request.isolation_level == READ_COMMITTED else None
         if version < _REPLICA_STATE_SINCE:
             self.replica_id = request.replica_id
             self.broker_epoch = -1
@@ -68,6 +68,9 @@ class Reader:
             self.replica_id = request.replica_state.replica_id
             self.broker_epoch = request.replica_state.replica_epoch
         self.is_follower = self.replica_id >= 0
+        wants_committed = request.isolation_level == READ_COMMITTED
+        self.reads_committed = wants_committed and not self.is_follower
+        self.none_aborted = _NONE_ABORTED if wants_committed else None
         self.needs_leader = self.is_follower or version < _FOLLOWERS_SINCE
         self.rack = "" if self.needs_leader else request.rack_id
         self.find: Callable[[Any, int], Partition]
@@ -84,6 +87,31 @@ class Reader:
             return self.replicas.find_partition(topic.name, index)
         return self.replicas.find_replica(topic.name, index)
 
+    def end_of(self, partition: Partition) -> int:
+        """The offset up to which this reader may read a partition."""
+        if self.is_follower:
+            return partition.log.log_end_offset
+        return (
+            partition.log.last_stable_offset if self.reads_committed else partition.high_watermark
+        )
+
+    def aborted_in(
+        self, partition: Partition, offset: int, has_records: bool
+    ) -> list[AbortedTransaction] | None:
+        """The aborted transactions in the records that were just read from `offset` on.
+
+        Raises:
+            CorruptData: their list is damaged, and so is the log.
+            StorageError: the disk failed.
+        """
+        if not (has_records and self.reads_committed):
+            return self.none_aborted
+        log = partition.log
+        return [
+            AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+            for each in log.aborted_between(offset, log.read_end)
+        ] or self.none_aborted
+
     def reads_like(self, other: Reader) -> bool:
         """Whether both may read the same replicas and offsets."""
         return (
@@ -91,6 +119,7 @@ class Reader:
             and self.broker_epoch == other.broker_epoch
             and self.needs_leader == other.needs_leader
             and self.rack == other.rack
+            and self.none_aborted is other.none_aborted
         )
 
     def is_throttled(self, partition: Partition) -> bool:

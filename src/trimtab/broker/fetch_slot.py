@@ -162,10 +162,11 @@ class FetchSlot:
             self._wake(partition, partition.log.log_end_offset)
 
     def committed(self, partition: Partition) -> None:
-        """The high watermark has moved: a consumer has something to read. A follower does not stop
-        waiting for it; its next response has the new value."""
-        is_follower = self._session.reader.is_follower
-        self._wake(partition, NO_OFFSET if is_follower else partition.high_watermark)
+        """The high watermark has moved, and perhaps the last stable offset with it: a consumer has
+        something to read. A follower does not stop waiting for it; its next response has the new
+        value."""
+        reader = self._session.reader
+        self._wake(partition, NO_OFFSET if reader.is_follower else reader.end_of(partition))
 
     def changed(self, partition: Partition) -> None:
         """The log start offset or the replica's role has changed: end the wait and check again."""
@@ -203,9 +204,7 @@ class FetchSlot:
         partition, reader = self._partition, self._session.reader
         if partition is None or reader.is_throttled(partition):
             return 0
-        is_follower = reader.is_follower
-        end = partition.log.log_end_offset if is_follower else partition.high_watermark
-        return self._available(partition, end)
+        return self._available(partition, reader.end_of(partition))
 
     def request(self, wanted: FetchPartition) -> None:
         """The client has sent another fetch offset or limit."""
@@ -284,7 +283,7 @@ class FetchSlot:
             partition.watchers[self] = None
 
         high_watermark = partition.high_watermark
-        end = log.log_end_offset if reader.is_follower else high_watermark
+        end = reader.end_of(partition)
         self._stays_ready = offset < end
         records: BytesLike | StoredBytes = b""
         if self._stays_ready and not (reader.is_follower and reader.is_throttled(partition)):
@@ -339,12 +338,15 @@ class FetchSlot:
         data = PartitionData.__new__(PartitionData)
         data.partition_index = self._wanted.partition
         data.error_code = 0
-        data.high_watermark = data.last_stable_offset = high_watermark
+        data.high_watermark = high_watermark
+        data.last_stable_offset = partition.log.last_stable_offset
         data.log_start_offset = partition.log.log_start_offset
         data.diverging_epoch = diverging
         data.current_leader = _NO_LEADER
         data.snapshot_id = _NO_SNAPSHOT
-        data.aborted_transactions = reader.aborted
+        data.aborted_transactions = reader.aborted_in(
+            partition, self._wanted.fetch_offset, len(records) > 0
+        )
         data.preferred_read_replica = preferred
         data.records = cast(BytesLike, records)  # StoredBytes is resolved when the response is sent
         return data
@@ -365,7 +367,7 @@ class FetchSlot:
         reader = reading.reader
         if code is ErrorCode.KAFKA_STORAGE_ERROR and reader.version < _STORAGE_ERROR_SINCE:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        data = failed(self._wanted.partition, code, reader.aborted)
+        data = failed(self._wanted.partition, code, reader.none_aborted)
         if code in _UNKNOWN:
             reading.unknown.append((self, data))
             return None

@@ -9,8 +9,8 @@ an unclean end as a loss, since it cannot tell, and if all replicas may have los
 the last known leader. So the schedule follows these two rules, and no others:
 
 - A broker loses power only if every other broker that has ended has registered with the controller
-  again, and if for each of its guarded partitions another member of the ISR is running, by the
-  controller's journal on disk.
+  again, no other one has a flipped bit, and for each of its guarded partitions another member of
+  the ISR is running, by the controller's journal on disk.
 - No other broker ends until the controller knows of the loss, and would not elect the broker that
   lost writes as the last known leader.
 
@@ -136,7 +136,7 @@ class FaultSchedule:
             network.set_link(host, ANY, Link())
         for node in self._cluster.nodes:
             loop.resume(node.host)
-            if not self._needs_new_disk(node):
+            if node not in self._failed_disks:
                 self._heal_disk(node)
         self.run_operators()
 

@@ -49,11 +49,10 @@ class Losses:
             return False
         if controller.journal.end_offset < controller.journal.next_offset:
             return False  # if it ends, it may lose the latest ISR changes
-        running = [
-            other.id
-            for other in self._cluster.brokers
-            if other is not node and other.is_serving and not other.disk.rotten
-        ]
+        others = [other for other in self._cluster.brokers if other is not node]
+        if any(other.disk.rotten for other in others):
+            return False  # the ISR may shrink to these two
+        running = [other.id for other in others if other.is_serving]
         return all(
             any(member in running for member in partition.isr)
             for _, partition in self.guarded_partitions(controller.image)

@@ -63,6 +63,7 @@ class Log:
         log_end_offset: the offset of the next record.
         recovery_point: records before it have been fsynced.
         producers: the idempotent producers' sequences; `append` updates them.
+        read_end: the offset after the last batch of the latest read that returned some.
         truncations: how often the log has been truncated.
         is_open: False once the log was closed or abandoned.
     """
@@ -85,6 +86,7 @@ class Log:
         "log_end_offset",
         "log_start_offset",
         "producers",
+        "read_end",
         "recovery_point",
         "truncations",
     )
@@ -111,7 +113,7 @@ class Log:
         self.directory = directory
         self.config = config
         self.log_start_offset = 0
-        self.log_end_offset = 0
+        self.log_end_offset = self.read_end = 0
         self.recovery_point = 0
         self.truncations = 0
         self.is_open = True
@@ -516,8 +518,7 @@ class Log:
         segments.delete_removed()
         expired = count_expired(
             *(segments, self.config, self.log_start_offset, self.log_end_offset),
-            self.log_end_offset if end_offset is None else end_offset,
-            self._now_ms(),
+            *(self.log_end_offset if end_offset is None else end_offset, self._now_ms()),
         )
         if not expired:
             return 0
@@ -602,6 +603,7 @@ class Log:
             position, max(max_bytes, 0), min_one, end_offset, self.end_of(segment), max_read_bytes
         )
         if data:
+            self.read_end = next_offset
             reads = self._reads
             reads[next_offset] = segment, position + len(data)
             if len(reads) > _REMEMBERED_READS:
@@ -609,8 +611,7 @@ class Log:
         return data
 
     def _ends_after(self, offset: int) -> bool:
-        """Whether the last batch ends after `offset`. After a truncation the log end offset may be
-        beyond the last batch."""
+        """Whether the last batch, which may end before the log after a truncation, ends after it."""
         last = self._segments.active.last_header()
         return last is not None and last.next_offset > offset
 
@@ -639,9 +640,8 @@ class Log:
         Raises:
             CorruptData: a file has no valid batch where one must be.
         """
-        return self._segments.headers(
-            offset, self.log_end_offset if end_offset is None else end_offset
-        )
+        end = self.log_end_offset if end_offset is None else end_offset
+        return self._segments.headers(offset, end)
 
     def offset_for_timestamp(self, timestamp: int, end_offset: int | None = None) -> Search:
         """The first record whose timestamp (ms) is `timestamp` or later; None if there is none
@@ -852,9 +852,9 @@ class Log:
     def _new_producers(self) -> ProducerState:
         return ProducerState(self.config.producer_id_expiration_ms)
 
-    def _load_producers(self, end_offset: int, high_watermark: int) -> ProducerState:
+    def _load_producers(self, end: int, high_watermark: int) -> ProducerState:
         sources = self._snapshots, self._segments, self._new_producers
-        return load_producers(*sources, end_offset, high_watermark, self._now_ms())
+        return load_producers(*sources, end, high_watermark, self._now_ms())
 
     # -- leader epochs
 

@@ -44,6 +44,7 @@ FOLLOWER = 7
 class Log:
     log_start_offset = 0
     log_end_offset = 0
+    last_stable_offset = 0
 
 
 class Replica:

@@ -13,7 +13,8 @@
   replicated.
 - An unknown isolation level, or a negative limit where there is something to read, is
   answered with UNKNOWN_SERVER_ERROR, as by Kafka 4.3, which has no check of its own there.
-- Transactions are not served, so both isolation levels read the same records.
+- A consumer of committed records reads up to the last stable offset, and gets the aborted
+  transactions in what it reads, whose records it leaves out (KIP-98).
 
 Versions 0-3 are not served: they require converting batches to the formats before v2.
 Source: Kafka's `KafkaApis.handleFetchRequest`, `ReplicaManager.readFromLog` and `DelayedFetch`.

@@ -3,15 +3,15 @@
 | timestamp | offset | from version |
 |---|---|---|
 | 0 and above | of the first record that is as young | 1 |
-| -1 latest | the high watermark | 1 |
+| -1 latest | the high watermark; of committed records, the last stable offset | 1 |
 | -2 earliest | the log's start | 1 |
 | -3 max timestamp | of the record with the largest timestamp (KIP-734) | 7 |
 | -4 earliest local | the log's start: nothing is tiered (KIP-405) | 8 |
 | -5 latest tiered | -1: nothing is tiered (KIP-1005) | 9 |
 | -6 earliest pending upload | -1: nothing is tiered (KIP-1023) | 11 |
 
-There are no transactions, so what is committed is what is there. Followers see beyond the high
-watermark. A leader that does not know yet what its predecessors had committed answers with
+Followers see beyond the high watermark, readers of committed records only up to the last stable
+offset (KIP-98). A leader that does not know yet what its predecessors had committed answers with
 OFFSET_NOT_AVAILABLE, or LEADER_NOT_AVAILABLE before version 5 (KIP-207). A partition that is listed
 twice is refused with INVALID_REQUEST.
 """
@@ -22,6 +22,7 @@ import logging
 from collections import Counter
 
 from trimtab.broker.each_partition import answer_each
+from trimtab.broker.fetch_reader import READ_COMMITTED
 from trimtab.broker.partition import Partition
 from trimtab.broker.refused import Refused
 from trimtab.broker.replicas import Replicas
@@ -56,7 +57,7 @@ _SINCE_VERSION = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-_ISOLATIONS = (0, 1)
+_ISOLATIONS = (0, READ_COMMITTED)
 _LOOKUP_COST = 20
 """Finding a time reads the log, and takes so much longer than the ends of it."""
 _EPOCHS_SINCE = 4
@@ -95,7 +96,7 @@ def list_offsets(
                 raise Refused(ErrorCode.UNSUPPORTED_VERSION)
             partition = replicas.find_partition(topic.name, wanted.partition_index)
             partition.check_epoch(wanted.current_leader_epoch)
-            found = yield from _find(partition, wanted, request.replica_id, header.api_version)
+            found = yield from _find(partition, wanted, request, header.api_version)
             if header.api_version < _EPOCHS_SINCE:
                 found.leader_epoch = NO_EPOCH
             return found
@@ -119,23 +120,26 @@ def list_offsets(
 
 
 def _find(
-    partition: Partition, wanted: ListOffsetsPartition, replica_id: int, version: int
+    partition: Partition, wanted: ListOffsetsPartition, request: ListOffsetsRequest, version: int
 ) -> Steps[ListOffsetsPartitionResponse]:
     timestamp, epoch = wanted.timestamp, partition.leader_epoch
-    leadership = partition.leadership
-    end = partition.log.log_end_offset if replica_id >= 0 else partition.high_watermark
-    is_end_known = replica_id >= 0 or leadership is None or end >= leadership.start_offset
+    leadership, log = partition.leadership, partition.log
+    is_follower = request.replica_id >= 0
+    end = log.log_end_offset if is_follower else partition.high_watermark
+    is_end_known = is_follower or leadership is None or end >= leadership.start_offset
+    if request.isolation_level == READ_COMMITTED and not is_follower:
+        end = log.last_stable_offset
     if timestamp == LATEST and is_end_known:
         return _answer(wanted, NO_TIMESTAMP, end, epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return _answer(wanted, NO_TIMESTAMP, partition.log.log_start_offset, epoch)
+        return _answer(wanted, NO_TIMESTAMP, log.log_start_offset, epoch)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _answer(wanted)
     found = None
     if timestamp == MAX_TIMESTAMP:
-        found = yield from partition.log.offset_of_max_timestamp(end)
+        found = yield from log.offset_of_max_timestamp(end)
     elif timestamp >= 0:
-        found = yield from partition.log.offset_for_timestamp(timestamp, end)
+        found = yield from log.offset_for_timestamp(timestamp, end)
     if found is not None:
         return _answer(wanted, found.timestamp, found.offset, found.leader_epoch)
     if is_end_known:
