@@ -611,7 +611,7 @@ class Log:
         return data
 
     def _ends_after(self, offset: int) -> bool:
-        """Whether the last batch, which may end before the log after a truncation, ends after it."""
+        """Whether the last batch, which may end before the log, ends after this offset."""
         last = self._segments.active.last_header()
         return last is not None and last.next_offset > offset
 
