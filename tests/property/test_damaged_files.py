@@ -351,7 +351,10 @@ def test_every_loss_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     written = write_directory(clean=False)
     for path, how, files in damages(written.files, 60, 5):
         caplog.clear()
-        directory = open_directory(disk_with(files))
+        try:
+            directory = open_directory(disk_with(files))
+        except UsageError:  # names another broker: no log is opened
+            continue
         for key, config in LOGS.items():
             log = directory.open_log(*key, topic_id(key), config)
             if log.log_end_offset < written.ends[key]:

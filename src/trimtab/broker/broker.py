@@ -185,6 +185,7 @@ class Broker:
     async def _join(self, host: str, port: int) -> None:
         replicas, logs = self.replicas, self.replicas.logs
         rack = cast("str | None", self.view.config["broker.rack"])
+        self.lifecycle.incarnation_id = logs.begin_life(self.lifecycle.incarnation_id)
         await self.lifecycle.register(host, port, rack, logs.previous_epoch)
         if self.epoch <= self._replayed_before.base_offset:
             raise refuse_other_history(

@@ -41,6 +41,7 @@ class Lifecycle:
         random: draws the incarnation id.
 
     Attributes:
+        incarnation_id: 16 bytes, new for each process; it may be changed before `register`.
         epoch: the broker epoch that the controller assigned; `NO_EPOCH` before.
         unfenced: set while the controller says that this broker may serve clients.
     """
@@ -58,7 +59,7 @@ class Lifecycle:
         self._broker_id = broker_id
         self._cluster_id = cluster_id
         self._random = random
-        self._incarnation_id = random.randbytes(16)
+        self.incarnation_id = random.randbytes(16)
         self._link = link
         self._metadata_offset = metadata_offset
         self._log_dirs = list(log_dirs)
@@ -85,7 +86,7 @@ class Lifecycle:
             request = BrokerRegistrationRequest(
                 broker_id=self._broker_id,
                 cluster_id=self._cluster_id,
-                incarnation_id=self._incarnation_id,
+                incarnation_id=self.incarnation_id,
                 listeners=[
                     Listener(name="PLAINTEXT", host=host, port=port, security_protocol=_PLAINTEXT)
                 ],
@@ -123,7 +124,7 @@ class Lifecycle:
         Raises:
             UsageError: the controller belongs to another cluster.
         """
-        self._incarnation_id = self._random.randbytes(16)
+        self.incarnation_id = self._random.randbytes(16)
         await self.register(*self._listener, self._rack, NO_EPOCH)
 
     def start(self) -> None:

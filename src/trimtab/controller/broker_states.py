@@ -40,7 +40,6 @@ from trimtab.wire.messages.unregister_broker import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
-from trimtab.wire.sentinels import NO_EPOCH
 
 _IN_CONTROLLED_SHUTDOWN = 1
 _MOST_NAMED = 1000
@@ -74,7 +73,6 @@ def decide_registration(
     cluster_id: str,
     next_offset: int,
     is_connected: bool,
-    unheard_of: int = NO_EPOCH,
 ) -> Decision:
     """BrokerRegistration: a new incarnation gets a new epoch, and begins fenced.
 
@@ -86,8 +84,6 @@ def decide_registration(
     Args:
         next_offset: the offset of the next record in the journal.
         is_connected: whether another incarnation of the broker is still connected.
-        unheard_of: the `previous_broker_epoch` of the registered incarnation, if it has sent no
-            heartbeat; else -1.
     """
     code = _check_registration(image, request, cluster_id, is_connected)
     if code is not ErrorCode.NONE:
@@ -112,8 +108,7 @@ def decide_registration(
             in_controlled_shutdown=before.in_controlled_shutdown,
         )
     elif before is not None:
-        previous = request.previous_broker_epoch
-        was_clean = previous == before.epoch or previous == unheard_of != NO_EPOCH
+        was_clean = request.previous_broker_epoch == before.epoch
         remove = remove_from_isrs if was_clean else remove_from_isrs_and_elrs
         records = remove(image, rules, before.id)
         registered = registered._replace(epoch=next_offset + len(records))

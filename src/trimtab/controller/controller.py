@@ -87,7 +87,6 @@ from trimtab.wire.messages.unregister_broker import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
-from trimtab.wire.sentinels import NO_EPOCH
 
 T = TypeVar("T")
 Answer = Coroutine[Any, Any, T]
@@ -163,9 +162,6 @@ class Controller:
             self._end_session,
         )
         self._shutdown_offsets: dict[int, int] = {}
-        self._unheard_of: dict[int, int] = {}
-        """The `previous_broker_epoch` of brokers that have sent no heartbeat since they registered
-        at this controller."""
         self._upkeep: list[asyncio.Task[None]] = []
 
     @property
@@ -224,11 +220,11 @@ class Controller:
             self.cluster_id,
             self.journal.next_offset,
             before is not None and self._sessions.is_connected(before.id, before.epoch),
-            self._unheard_of.get(request.broker_id, NO_EPOCH),
         )
-        if decision.records and (before is None or before.epoch != decision.response.broker_epoch):
+        if decision.records and (
+            before is None or before.fenced or before.epoch != decision.response.broker_epoch
+        ):
             self._drop_incarnation(request.broker_id)
-            self._unheard_of[request.broker_id] = request.previous_broker_epoch
         return self._commit_and_answer(decision)
 
     def heartbeat(
@@ -237,7 +233,6 @@ class Controller:
         """BrokerHeartbeat. Call `connection_lost` with the same `connection` when it is lost."""
         broker_id = request.broker_id
         if is_current(self.image, broker_id, request.broker_epoch):
-            self._unheard_of.pop(broker_id, None)
             self._sessions.touch(broker_id, request.broker_epoch, connection)
             if request.current_metadata_offset + 1 > self.feed.position(broker_id):
                 self.feed.note(broker_id, request.current_metadata_offset + 1)

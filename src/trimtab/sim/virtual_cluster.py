@@ -230,7 +230,7 @@ class VirtualBroker(VirtualNode):
     @property
     def incarnation_id(self) -> bytes | None:
         """The incarnation id of the running process; None if it does not run."""
-        return None if self.broker is None else self.broker.lifecycle._incarnation_id
+        return None if self.broker is None else self.broker.lifecycle.incarnation_id
 
     @property
     def has_failed_logs(self) -> bool:

@@ -6,7 +6,8 @@
     replication-offset-checkpoint        the high watermark of each log
     cleaner-offset-checkpoint            the offset up to which each log has been compacted
     .kafka_cleanshutdown                 exists if the last run closed all logs cleanly
-    .trimtab_life                        the broker epoch, and the machine's boot id at that time
+    .trimtab_life                        the broker epoch, and the machine's boot id at that time;
+                                         while the broker registers, its incarnation id, too
     .trimtab_probe                       written and deleted at each start, to check for free space
     <topic>-<partition>/                 a log, with its topic id in `partition.metadata`
     <topic>-<partition>.<id>-delete/     a log whose deletion a crash has interrupted
@@ -76,9 +77,11 @@ class LogDirectory:
         random: Random,
         clean: bool,
         previous_epoch: int,
+        incarnation_id: bytes | None,
     ) -> None:
         self.directory_id = directory_id
         self.previous_epoch = previous_epoch
+        self._incarnation_id = incarnation_id
         self._storage = storage
         self._now_ms = now_ms
         self._random = random
@@ -137,17 +140,36 @@ class LogDirectory:
             for name in storage.list(""):
                 if name.endswith(_DELETE_SUFFIX):
                     storage.delete(name)
-            previous_epoch = _read_json(sign).get("brokerEpoch", NO_EPOCH)
+            life = _read_json(sign)
             if sign is None:
                 life = _read_json(storage.read_file(_LIFE))
-                if life.get("bootId") == storage.boot_id() != "":
-                    previous_epoch = life.get("brokerEpoch", NO_EPOCH)
+                if life.get("bootId") != storage.boot_id() or not life["bootId"]:
+                    life = {}
+            previous_epoch = life.get("brokerEpoch", NO_EPOCH)
             if not isinstance(previous_epoch, int):
                 previous_epoch = NO_EPOCH
-            return cls(storage, directory_id, now_ms, random, sign is not None, previous_epoch)
+            incarnation_id = decode_uuid(str(life.get("incarnationId", "")))
+            is_clean = sign is not None
+            return cls(
+                storage, directory_id, now_ms, random, is_clean, previous_epoch, incarnation_id
+            )
         except BaseException:
             storage.close()
             raise
+
+    def begin_life(self, incarnation_id: bytes) -> bytes:
+        """Call it before the broker registers with a new incarnation id; returns the one to use.
+
+        It is that of the last run if that run lost no data and ended before it knew its broker
+        epoch: the controller may have registered it.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        incarnation_id = self._incarnation_id or incarnation_id
+        if self.previous_epoch != NO_EPOCH:
+            self._write_life(self.previous_epoch, incarnationId=encode_uuid(incarnation_id))
+        return incarnation_id
 
     def write_epoch(self, broker_epoch: int) -> None:
         """Writes the broker's epoch and the boot id to disk. After a kill of the process they prove
@@ -156,10 +178,13 @@ class LogDirectory:
         Raises:
             StorageError: the disk failed.
         """
+        self._write_life(broker_epoch)
+        self._must_delete_life = False
+
+    def _write_life(self, broker_epoch: int, **fields: str) -> None:
         life = {"version": 0, "brokerEpoch": broker_epoch, "bootId": self._storage.boot_id()}
         # No fsync needed: after a reboot of the machine the file is invalid anyway.
-        self._storage.write_file(_LIFE, json.dumps(life).encode("ascii"), durable=False)
-        self._must_delete_life = False
+        self._storage.write_file(_LIFE, json.dumps(life | fields).encode("ascii"), durable=False)
 
     @property
     def logs(self) -> Mapping[TopicPartition, Log]:

@@ -174,6 +174,29 @@ async def test_logs_replaced_or_reassigned_while_a_broker_was_down_are_set_aside
     assert (await start(lab, one)).replicas.logs.previous_epoch == epoch
 
 
+@pytest.mark.kip(966)
+@pytest.mark.run(brokers=1)
+async def test_a_broker_killed_while_it_registers_stays_eligible(lab: Lab) -> None:
+    await lab.create_topic("t")
+
+    def registered() -> Any:
+        return lab.controller.controller.image.brokers[0]
+
+    before = registered()
+    kill(lab, 0)
+    lab.world.network.set_link("controller", "*", Link(20, 20))
+    starting = asyncio.ensure_future(start(lab, 0))
+    await until(lambda: registered().incarnation_id != before.incarnation_id)
+    killed = registered()
+    assert lab.brokers[0].epoch < before.epoch, "it knows the response already"
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    kill(lab, 0)
+    assert (decided(lab).leader, decided(lab).elr) == (-1, (0,))
+    assert (await start(lab, 0)).epoch == killed.epoch
+    assert (decided(lab).leader, decided(lab).isr) == (0, (0,))
+
+
 @pytest.mark.run(brokers=3)
 async def test_a_restarted_follower_that_missed_nothing_is_in_sync_at_once(lab: Lab) -> None:
     """Its first fetch comes before the controller has unfenced it, and no other does (KIP-227)."""

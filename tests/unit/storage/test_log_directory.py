@@ -286,6 +286,49 @@ class TestLogs:
         disk.end()
         assert open_directory(disk).previous_epoch == (-1 if epoch < 0 else 7)
 
+    @pytest.mark.kip(966)
+    @pytest.mark.parametrize(
+        ("before", "end", "epoch", "is_same"),
+        [
+            ("close", "kill", 7, True),
+            ("kill", "kill", 7, True),
+            ("kill", "power loss", -1, False),
+            ("power loss", "kill", -1, False),
+        ],
+    )
+    def test_a_run_that_ended_before_it_knew_its_epoch(
+        self,
+        disk: VirtualDisk,
+        directory: LogDirectory,
+        before: str,
+        end: str,
+        epoch: int,
+        is_same: bool,
+    ) -> None:
+        def end_now(directory: LogDirectory, how: str) -> None:
+            if how == "close":
+                directory.close(7)
+            elif how == "kill":
+                disk.end()
+            else:
+                disk.crash()
+
+        assert directory.begin_life(b"1" * 16) == b"1" * 16
+        directory.write_epoch(7)
+        end_now(directory, before)
+        for process in (b"2" * 16, b"3" * 16):
+            ended = open_directory(disk)
+            assert ended.begin_life(process) == (
+                b"2" * 16 if is_same or process[:1] == b"2" else process
+            )
+            end_now(ended, end)
+        last = open_directory(disk)
+        assert last.previous_epoch == epoch
+        assert last.begin_life(b"4" * 16) == (b"2" if is_same else b"4") * 16
+        last.write_epoch(8)
+        disk.end()
+        assert open_directory(disk).begin_life(b"5" * 16) == b"5" * 16
+
     @pytest.mark.parametrize("damage", ["none", "torn", "flipped", "gone"])
     def test_whether_a_log_has_lost_something_is_known_when_it_is_open(
         self, disk: VirtualDisk, directory: LogDirectory, damage: str
