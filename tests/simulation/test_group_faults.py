@@ -15,14 +15,12 @@ import pytest
 from tests.simulation.planted import find_bug
 from trimtab.broker.group_partition import GroupPartition
 from trimtab.client.group.committed import CommittedOffsets
-from trimtab.client.group.consumer_protocol import ConsumerMember
 from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.coordinator.classic_group import ClassicGroup
 from trimtab.coordinator.consumer_group import ConsumerGroup
 from trimtab.coordinator.effects import Effects
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
-from trimtab.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
 _fetch = CommittedOffsets.fetch
 _append = GroupPartition._append
@@ -39,12 +37,6 @@ def _answer_early(groups: GroupPartition, effects: Effects) -> None:
 def _accept(*_: Any) -> ErrorCode:
     """A coordinator that accepts commits of anybody."""
     return ErrorCode.NONE
-
-
-def _never_ask_again(member: ConsumerMember) -> Callable[[], ConsumerGroupHeartbeatRequest]:
-    """A member that does not know that the response with its assignment was lost."""
-    request = member._next_request(is_repeated=False)
-    return lambda: request
 
 
 def _forget_revoking(group: ConsumerGroup, member_id: str, value: Any) -> None:
@@ -69,7 +61,6 @@ def _miss_nobody(*_: Any) -> None:
 PLANTED: dict[str, tuple[int, object, str, Callable[..., object]]] = {
     "answers before commitment": (9, GroupPartition, "_append", _answer_early),
     "commits of former members": (60, ClassicGroup, "check_commit", _accept),
-    "assignment lost": (59, ConsumerMember, "_heartbeats", _never_ask_again),
     "partitions free too early": (56, ConsumerGroup, "_replay_assignment", _forget_revoking),
     "a record left out": (0, CommittedOffsets, "fetch", _begin_too_late),
     "dead classic members kept": (2, ClassicGroup, "look", _miss_nobody),
