@@ -34,7 +34,7 @@ from benchmarks.jars import RivalMissing, find_java, java_command, kafka_jars
 from benchmarks.processes import Trimtab, await_brokers, nodes_of
 from benchmarks.report import progress
 from trimtab import Admin
-from trimtab.broker.groups import GROUPS_TOPIC, group_partition
+from trimtab.broker.coordinator_topic import GROUPS_TOPIC, partition_of
 from trimtab.errors import KafkaError
 
 SECONDS = 20.0
@@ -407,7 +407,7 @@ class Run:
         except KafkaError as error:
             progress(f"{self._group}: nobody was killed: {error}")
             return
-        leader = leaders[group_partition(self._group, len(leaders))]
+        leader = leaders[partition_of(self._group, len(leaders))]
         pid = nodes_of(self._cluster.supervisor_pid).get(f"broker-{leader}")
         if pid is not None:
             self._killed_at = time.monotonic()

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.jars import RivalMissing, find_java, kafka_jars
 from benchmarks.processes import ApacheKafka, run_java
 from trimtab import Admin, Cluster, Consumer, Producer
-from trimtab.broker.groups import GROUPS_TOPIC, group_partition
+from trimtab.broker.coordinator_topic import GROUPS_TOPIC, partition_of
 
 # kafka-python uses a deprecated API to read its schemas.
 pytestmark = pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
@@ -386,7 +386,7 @@ def find_type(cluster: Cluster, group: str) -> str | None:
 def find_coordinator(cluster: Cluster, group: str) -> int:
     with Producer(cluster.bootstrap_servers) as producer:
         partitions = producer.partitions_for(GROUPS_TOPIC).partitions
-    return partitions[group_partition(group, len(partitions))].leader
+    return partitions[partition_of(group, len(partitions))].leader
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

@@ -13,21 +13,22 @@ from typing import Any
 import pytest
 
 from tests.simulation.planted import find_bug
-from trimtab.broker.group_partition import GroupPartition
+from trimtab.broker.coordinator_partition import CoordinatorPartition
 from trimtab.client.group.committed import CommittedOffsets
 from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.coordinator.classic_group import ClassicGroup
 from trimtab.coordinator.consumer_group import ConsumerGroup
 from trimtab.coordinator.effects import Effects
+from trimtab.coordinator.group_shard import GroupShard
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
 
 _fetch = CommittedOffsets.fetch
-_append = GroupPartition._append
+_append = CoordinatorPartition._append
 _replay_assignment = ConsumerGroup._replay_assignment
 
 
-def _answer_early(groups: GroupPartition, effects: Effects) -> None:
+def _answer_early(groups: CoordinatorPartition[GroupShard], effects: Effects) -> None:
     """A coordinator that answers before its records are committed."""
     _append(groups, effects)
     groups._send(effects)
@@ -59,7 +60,7 @@ def _miss_nobody(*_: Any) -> None:
 
 
 PLANTED: dict[str, tuple[int, object, str, Callable[..., object]]] = {
-    "answers before commitment": (9, GroupPartition, "_append", _answer_early),
+    "answers before commitment": (9, CoordinatorPartition, "_append", _answer_early),
     "commits of former members": (60, ClassicGroup, "check_commit", _accept),
     "partitions free too early": (56, ConsumerGroup, "_replay_assignment", _forget_revoking),
     "a record left out": (0, CommittedOffsets, "fetch", _begin_too_late),

@@ -97,12 +97,6 @@ class BatchRules:
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
                 f"{self._name}: zstd needs Produce version 7 or later.",
             )
-        if header.is_transactional:
-            raise Refused(
-                ErrorCode.INVALID_TXN_STATE,
-                f"{self._name}: the batch is transactional, but these brokers do not serve "
-                "transactions yet; use a producer without transactional.id.",
-            )
         if not self.stamps:
             self._check_timestamps(header)
         return header

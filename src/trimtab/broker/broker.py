@@ -16,8 +16,8 @@ from typing import cast
 
 from trimtab.broker.cluster_view import ClusterView
 from trimtab.broker.controller_link import ControllerLink
+from trimtab.broker.coordinator_topic import GROUPS_TOPIC, CoordinatorTopic
 from trimtab.broker.groups import Groups
-from trimtab.broker.groups_topic import GroupsTopic
 from trimtab.broker.handlers import Services, handlers_of
 from trimtab.broker.isr_proposals import IsrProposals
 from trimtab.broker.lifecycle import Lifecycle
@@ -118,7 +118,7 @@ class Broker:
         self.services = Services(
             self.replicas,
             self.groups,
-            GroupsTopic(self.view, link, self.metadata.advance),
+            CoordinatorTopic(GROUPS_TOPIC, self.view, link, self.metadata.advance),
             link,
             lambda: self.epoch,
             random,

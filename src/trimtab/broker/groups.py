@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, cast
 
 from trimtab.broker.cluster_view import ClusterView
-from trimtab.broker.group_partition import GroupPartition
-from trimtab.broker.partition import Partition
+from trimtab.broker.coordinator import Coordinator
+from trimtab.broker.coordinator_topic import GROUPS_TOPIC
 from trimtab.broker.partition_rates import PartitionRates
 from trimtab.config import resolve_group
 from trimtab.coordinator.classic_group import Rules
 from trimtab.coordinator.consumer_group import ConsumerRules
+from trimtab.coordinator.effects import Now
 from trimtab.coordinator.group_shard import GroupShard, OffsetRules
 from trimtab.coordinator.topics import Topic
 from trimtab.metadata.image import CONFIG_GROUP, TopicImage
 from trimtab.records import TopicPartition
 from trimtab.storage.storage import StorageError
 
-GROUPS_TOPIC: Final = "__consumer_offsets"
 _MINUTE_MS: Final = 60_000
 
 
-class Groups:
+class Groups(Coordinator[GroupShard]):
     """Which groups this broker coordinates.
 
     Args:
@@ -40,61 +39,25 @@ class Groups:
         new_id: Callable[[], str],
         disk_failed: Callable[[StorageError], None],
     ) -> None:
-        self.view = view
-        self._now_ms = now_ms
+        super().__init__(GROUPS_TOPIC, view, now_ms, disk_failed)
         self._new_id = new_id
-        self._disk_failed = disk_failed
         self._rates = PartitionRates(view)
-        self._led: dict[int, GroupPartition] = {}
-        self._expiring: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to delete offsets whose retention time is over. The interval is read now."""
-        self._expiring = asyncio.create_task(self._expire())
-
-    async def _expire(self) -> None:
-        interval_ms = cast(int, self.view.config["offsets.retention.check.interval.ms"])
-        while True:
-            await asyncio.sleep(interval_ms / 1000)
-            for led in list(self._led.values()):
-                await led.expire_offsets()
-
-    def changed(self, partition: Partition) -> None:
-        """A partition is led, followed or not hosted by this broker from now on."""
-        if partition.topic != GROUPS_TOPIC:
-            return
-        led = self._led.get(partition.index)
-        if partition.is_leader and led is None:
-            self._led[partition.index] = GroupPartition(
-                partition, self._make_shard, self._now_ms, self._disk_failed
-            )
-        elif not partition.is_leader and led is not None:
-            del self._led[partition.index]
-            led.end()
+        self._begin_expiry("offsets.retention.check.interval.ms")
 
     def forget_topics(self, topics: Collection[str]) -> None:
         """These topics were deleted, and so are the offsets in them."""
         for led in list(self._led.values()):
-            led.forget_topics(topics)
-
-    def find(self, group_id: str) -> GroupPartition | None:
-        """The groups that hold this one; None if another broker coordinates it."""
-        topic = self.view.image.topics.get(GROUPS_TOPIC)
-        if topic is None:
-            return None
-        return self._led.get(group_partition(group_id, len(topic.partitions)))
-
-    def __iter__(self) -> Iterator[GroupPartition]:
-        return iter(self._led.values())
+            led.act(lambda shard, _: shard.forget_topics(topics))
 
     def close(self) -> None:
-        """Refuse what waits: this broker ends."""
-        if self._expiring is not None:
-            self._expiring.cancel()
         self._rates.close()
-        led, self._led = self._led, {}
-        for each in led.values():
-            each.end()
+        super().close()
+
+    def _expire(self, shard: GroupShard, now: Callable[[], Now]) -> Iterator[None]:
+        return shard.expire_offsets(now)
 
     def _make_shard(self, max_batch: Callable[[], int]) -> GroupShard:
         config = self.view.config
@@ -172,14 +135,3 @@ class ImageTopics:
 
 def _describe(topic: TopicImage | None) -> Topic | None:
     return None if topic is None else Topic(topic.name, topic.id, len(topic.partitions))
-
-
-def group_partition(group_id: str, partitions: int) -> int:
-    """The partition of `__consumer_offsets` that holds a group, as in Kafka: by Java's hash of the
-    id, a signed number of 32 bits whose smallest value counts as 0."""
-    hashed = 0
-    units = group_id.encode("utf-16-be", "surrogatepass")
-    for position in range(0, len(units), 2):
-        hashed = (31 * hashed + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
-    signed = hashed - (1 << 32) if hashed & 0x80000000 else hashed
-    return (0 if signed == -(1 << 31) else abs(signed)) % partitions

@@ -1,6 +1,7 @@
 """One replica of a partition: its role, and the rules for appends and reads.
 
     leader:    append ─▶ log ─▶ followers fetch ─▶ high watermark ─▶ consumers, acks=all
+               begin_verification ─▶ the coordinator is asked ─▶ append     (transactional batches)
     follower:  append_replicated ─▶ log; the high watermark is the leader's
 
 `batch_rules.py` says what a producer's batch must comply with.
@@ -15,6 +16,7 @@ from trimtab.broker.batch_rules import BatchRules
 from trimtab.broker.leadership import Leadership
 from trimtab.broker.refused import Refused
 from trimtab.broker.replication_quota import lists_replica
+from trimtab.broker.verification import Verification, Verifications
 from trimtab.config import Value
 from trimtab.errors import ErrorCode
 from trimtab.metadata.image import PartitionRegistration
@@ -22,7 +24,8 @@ from trimtab.records import NO_TIMESTAMP
 from trimtab.storage.log import Log
 from trimtab.storage.producer_state import ACCEPTED
 from trimtab.storage.storage import BytesLike
-from trimtab.wire.batch_cy import read_header, stamp_append_time, verify
+from trimtab.wire.batch_cy import BatchHeader, read_header, stamp_append_time, verify
+from trimtab.wire.end_markers import EndMarker, build_marker
 from trimtab.wire.sentinels import ALL_IN_SYNC_REPLICAS, HIGH_WATERMARK, NO_EPOCH
 from trimtab.wire.types import StoredBytes
 
@@ -88,6 +91,7 @@ class Partition:
         leadership: the leader's state; None on a follower.
         is_throttled: whether `follower.replication.throttled.rate` limits this replica while it
             follows and is not in sync.
+        verifications: of producers about whose transactions the coordinator is asked.
         watchers: notified of changes, in the order in which they registered.
     """
 
@@ -105,6 +109,7 @@ class Partition:
         "rules",
         "topic",
         "topic_id",
+        "verifications",
         "watchers",
     )
 
@@ -125,6 +130,7 @@ class Partition:
         self.registration = registration
         self.log = log
         self.leadership: Leadership | None = None
+        self.verifications = Verifications()
         self.watchers: dict[Watcher, None] = {}
         self._now_ms = now_ms
         self.configure(config)
@@ -201,6 +207,7 @@ class Partition:
         leadership, self.leadership = self.leadership, None
         if leadership is not None:
             leadership.resign()
+            self.verifications.clear()
         if leadership is not None or before.leader_epoch != registration.leader_epoch:
             self.notify_changed()
 
@@ -218,7 +225,25 @@ class Partition:
 
     # -- the leader appends, and tracks its followers
 
-    def append(self, records: memoryview, allows_zstd: bool, acks: int = 1) -> Appended:
+    def begin_verification(self, batch: BatchHeader, bumps_epochs: bool) -> Verification | None:
+        """What `append` needs for a transactional batch, if the coordinator accepts it; None if the
+        batch's transaction is open here, so that nobody is to be asked.
+
+        Args:
+            bumps_epochs: whether the producer has another epoch in each transaction.
+        """
+        producer = batch.producer_id, batch.producer_epoch
+        if self.log.producers.has_begun(*producer):
+            return None
+        return self.verifications.begin(*producer, batch.base_sequence, bumps_epochs)
+
+    def append(
+        self,
+        records: memoryview,
+        allows_zstd: bool,
+        acks: int = 1,
+        verification: Verification | None = None,
+    ) -> Appended:
         """Append the one batch of a client's produce request.
 
         Base offset and leader epoch are written into `records`. If the topic is compacted, the
@@ -230,6 +255,83 @@ class Partition:
                 is all (-1), or this broker does not lead.
             StorageError: the disk failed.
         """
+        leadership = self._lead_now(acks)
+        header = self.rules.check(records, allows_zstd)
+        if header.producer_id >= 0:
+            verdict = self.log.producers.check(header)
+            if verdict.duplicate is not None:
+                stored = verdict.duplicate
+                return Appended(
+                    stored.first_offset,
+                    stored.last_offset + 1,
+                    stored.timestamp if self.rules.stamps else NO_TIMESTAMP,
+                )
+            if header.is_transactional:
+                self._check_verified(header, verification)
+            if verdict is not ACCEPTED:
+                raise Refused(verdict.error, f"{self}: {verdict.detail}")
+        return self._store(leadership, records, header)
+
+    def _check_verified(self, batch: BatchHeader, verification: Verification | None) -> None:
+        """Refuse a batch that is not part of a transaction which will be ended."""
+        producers, producer_id = self.log.producers, batch.producer_id
+        if producers.has_begun(producer_id, batch.producer_epoch):
+            return
+        if verification is None or not self.verifications.holds(producer_id, verification):
+            raise Refused(
+                ErrorCode.INVALID_TXN_STATE,
+                f"{self}: the batch of producer {producer_id} is not part of a transaction that "
+                "its coordinator knows; begin a transaction, and send with transactional.id.",
+            )
+        has_gap = verification.bumps_epochs and not producers.knows(producer_id)
+        lowest = 0 if has_gap else verification.sequence
+        if batch.base_sequence > lowest:
+            raise Refused(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"{self}: producer {producer_id} sent sequence {batch.base_sequence} first in a "
+                f"transaction, but {lowest} is to come before it",
+            )
+
+    def append_own(self, records: memoryview) -> Appended:
+        """Append a batch that this broker's coordinator has built, which has no sequences.
+
+        Raises:
+            Refused: fewer than `min.insync.replicas` are in sync, a later epoch of the producer has
+                written here, or this broker does not lead.
+            StorageError: the disk failed.
+        """
+        leadership = self._lead_now(ALL_IN_SYNC_REPLICAS)
+        header = read_header(records)
+        if header.producer_id >= 0:
+            verdict = self.log.producers.check_epoch(header.producer_id, header.producer_epoch)
+            if verdict is not ACCEPTED:
+                raise Refused(verdict.error, f"{self}: {verdict.detail}")
+        return self._store(leadership, records, header)
+
+    def append_marker(
+        self, producer_id: int, epoch: int, marker: EndMarker, version: int
+    ) -> Appended:
+        """End a producer's transaction here, whether or not one is open.
+
+        Args:
+            version: of transactions (`ProducerState.check_marker`).
+
+        Raises:
+            Refused: a later epoch of the producer or its coordinator has written here, fewer than
+                `min.insync.replicas` are in sync, or this broker does not lead.
+            StorageError: the disk failed.
+        """
+        leadership = self._lead_now(ALL_IN_SYNC_REPLICAS)
+        verdict = self.log.producers.check_marker(
+            producer_id, epoch, marker.coordinator_epoch, version
+        )
+        if verdict is not ACCEPTED:
+            raise Refused(verdict.error, f"{self}: {verdict.detail}")
+        records = memoryview(build_marker(producer_id, epoch, marker, self._now_ms()))
+        return self._store(leadership, records, read_header(records))
+
+    def _lead_now(self, acks: int) -> Leadership:
+        """The leader's state, if enough replicas are in sync for `acks`."""
         leadership = self.leadership
         if leadership is None:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -239,24 +341,17 @@ class Partition:
                 f"{self}: {len(leadership.isr)} replicas are in sync, {list(leadership.isr)}, "
                 f"but min.insync.replicas={self._min_isr} and acks=all.",
             )
-        header = self.rules.check(records, allows_zstd)
-        log = self.log
-        if header.producer_id >= 0:
-            verdict = log.producers.check(header)
-            if verdict is not ACCEPTED:
-                if verdict.duplicate is None:
-                    raise Refused(verdict.error, f"{self}: {verdict.detail}")
-                stored = verdict.duplicate
-                return Appended(
-                    stored.first_offset,
-                    stored.last_offset + 1,
-                    stored.timestamp if self.rules.stamps else NO_TIMESTAMP,
-                )
+        return leadership
+
+    def _store(self, leadership: Leadership, records: memoryview, header: BatchHeader) -> Appended:
         if self.rules.stamps:
             stamp_append_time(records, 0, self._now_ms())
             header = read_header(records)
+        log = self.log
         end = log.log_end_offset
         info = log.append(records, self.registration.leader_epoch, [header])
+        if header.is_transactional:
+            self.verifications.end(header.producer_id)
         followers = leadership.followers
         isr = leadership.maximal_isr
         if followers:

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from trimtab.broker.cluster_view import ClusterView
+from trimtab.broker.peers import Peers
 from trimtab.records import TopicPartition
-from trimtab.server.peer import Peer, PeerLost
+from trimtab.server.peer import PeerLost
 from trimtab.wire.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
@@ -60,7 +61,7 @@ class PartitionRates:
         self._samples: dict[TopicPartition, _Sample] = {}
         self._rates: dict[str, dict[TopicPartition, float]] = {}
         """By topic."""
-        self._peers: dict[int, Peer] = {}
+        self._peers = Peers(view, "rates")
         self._measuring: asyncio.Task[None] | None = None
 
     def of(self, topics: Iterable[str]) -> Mapping[TopicPartition, float]:
@@ -79,8 +80,7 @@ class PartitionRates:
         """Stop."""
         if self._measuring is not None:
             self._measuring.cancel()
-        for peer in self._peers.values():
-            peer.close()
+        self._peers.close()
 
     async def _measure(self) -> None:
         interval_s = _FIRST_INTERVAL_S
@@ -119,27 +119,11 @@ class PartitionRates:
             ]
         )
         try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                peer = await self._connect(broker)
-                response = await peer.ask(request)
-        except (PeerLost, TimeoutError) as error:
+            response = await self._peers.ask(broker, request, _TIMEOUT_S)
+        except PeerLost as error:
             _log.debug("no sizes of logs broker=%d error=%s", broker, error)
-            lost = self._peers.pop(broker, None)
-            if lost is not None:
-                lost.close()
             return
         self._note(broker, asyncio.get_running_loop().time(), response)
-
-    async def _connect(self, broker: int) -> Peer:
-        peer = self._peers.get(broker)
-        registration = self._view.image.brokers.get(broker)
-        if registration is None:
-            raise PeerLost(f"broker {broker} is not registered")
-        if peer is None or peer.is_lost:
-            peer = self._peers[broker] = await Peer.connect(
-                registration.host, registration.port, f"broker-{self._view.id}-rates", _TIMEOUT_S
-            )
-        return peer
 
     def _note(self, broker: int, now: float, response: DescribeLogDirsResponse) -> None:
         for directory in response.results:

@@ -486,16 +486,22 @@ class ClassicGroup:
         return codes
 
     def check_commit(
-        self, now: Now, member_id: str, instance_id: str | None, generation: int
+        self,
+        now: Now,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        in_transaction: bool = False,
     ) -> ErrorCode:
-        """Whether a member may commit offsets; it counts as a heartbeat.
+        """Whether a member may commit offsets; it counts as a heartbeat, unless its producer does
+        it in a transaction.
 
         A client that names no generation may commit while the group has no members.
         """
         if generation < 0 and self.phase is Phase.EMPTY:
             return ErrorCode.NONE
         code = self._check_current(member_id, instance_id, generation)
-        if code is ErrorCode.NONE:
+        if code is ErrorCode.NONE and not in_transaction:
             member = self.members[member_id]
             self._give_time(member, now, member.session_s)
             if self.phase is Phase.COMPLETING:

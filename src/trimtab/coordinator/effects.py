@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from trimtab.coordinator.transaction import Identity
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.group_records import Key, Value, encode_key, encode_value
@@ -111,10 +112,20 @@ class Effects:
             belong into one batch, unless they are too many for one.
         whole: bytes of the batch that must hold all records of this decision, so far; None: each
             record may be in a batch of its own.
+        producer: whose transaction the records are part of; None: of none.
         warnings: for the operator.
     """
 
-    __slots__ = ("cuts", "endings", "max_batch", "records", "responses", "warnings", "whole")
+    __slots__ = (
+        "cuts",
+        "endings",
+        "max_batch",
+        "producer",
+        "records",
+        "responses",
+        "warnings",
+        "whole",
+    )
 
     def __init__(self, max_batch: Callable[[], int]) -> None:
         self.max_batch = max_batch
@@ -123,6 +134,7 @@ class Effects:
         self.endings: list[Ending] = []
         self.cuts: list[int] = []
         self.whole: int | None = None
+        self.producer: Identity | None = None
         self.warnings: list[str] = []
 
     def append(self, key: Key, value: Value | None) -> None:
@@ -169,5 +181,6 @@ class Effects:
         taken.responses, self.responses = self.responses, []
         taken.endings, self.endings = self.endings, []
         taken.cuts, self.cuts = self.cuts, []
+        taken.producer, self.producer = self.producer, None
         taken.warnings, self.warnings = self.warnings, []
         return taken

@@ -52,6 +52,8 @@ from trimtab.coordinator.offsets import Committed, Offsets, offset_key
 from trimtab.coordinator.subscription import subscribed_topics
 from trimtab.coordinator.timers import Timers
 from trimtab.coordinator.topics import PartitionKey, Topics
+from trimtab.coordinator.transaction import NOBODY as NO_PRODUCER
+from trimtab.coordinator.transaction import Identity
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.server.turns import Pace, Steps
@@ -70,11 +72,13 @@ from trimtab.wire.messages.group_records import (
     OffsetCommitKey,
     OffsetCommitValue,
     Value,
+    decode_record,
 )
 from trimtab.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from trimtab.wire.messages.join_group import JoinGroupRequest
 from trimtab.wire.messages.list_groups import ListedGroup
 from trimtab.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from trimtab.wire.sentinels import NO_PRODUCER_ID
 
 T = TypeVar("T")
 
@@ -390,9 +394,21 @@ class GroupShard:
 
     # Offsets
 
-    def commit(self, now: Now, version: int, commit: Commit) -> dict[TopicPartition, ErrorCode]:
-        """Store offsets; the result of each partition."""
-        check = self._check_commit(now, version, commit)
+    def commit(
+        self, now: Now, version: int, commit: Commit, producer: Identity | None = None
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Store offsets; the result of each partition.
+
+        Args:
+            version: of OffsetCommit; not used in a transaction.
+            producer: whose transaction it is part of; None: of none.
+        """
+        check = (
+            self._check_commit(now, version, commit)
+            if producer is None
+            else self._check_in_transaction(now, commit)
+        )
+        self.effects.producer = producer
         codes = {}
         for partition, (offset, leader_epoch, metadata) in commit.offsets.items():
             codes[partition] = check(partition)
@@ -403,10 +419,13 @@ class GroupShard:
                 continue
             expires_ms = now.ms + commit.keep_ms if commit.keep_ms >= 0 else -1
             committed = Committed(offset, leader_epoch, metadata, now.ms, expires_ms)
+            key, value = offset_key(commit.group, partition), committed.to_record()
             try:
-                self._append(offset_key(commit.group, partition), committed.to_record())
+                self.effects.append(key, value)
             except RecordTooLarge:
                 codes[partition] = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+            else:
+                self._offsets.replay(key, value, (producer or NO_PRODUCER).producer_id)
         return codes
 
     def _check_commit(
@@ -430,6 +449,32 @@ class GroupShard:
             )
         return lambda _: code
 
+    def _check_in_transaction(
+        self, now: Now, commit: Commit
+    ) -> Callable[[TopicPartition], ErrorCode]:
+        """The same in a transaction. A producer need not say which member it commits for."""
+        is_nobody = commit.generation < 0 and not commit.member_id and commit.instance_id is None
+        if is_nobody:
+            return lambda _: ErrorCode.NONE
+        consumers = self._consumer_groups.get(commit.group)
+        group = self._groups.get(commit.group)
+        if consumers is not None:
+
+            def check(partition: TopicPartition) -> ErrorCode:
+                code = consumers.check_commit(
+                    _EPOCHS_SINCE, commit.member_id, commit.generation, partition
+                )
+                is_stale = code is ErrorCode.STALE_MEMBER_EPOCH
+                return ErrorCode.ILLEGAL_GENERATION if is_stale else code
+
+            return check
+        code = ErrorCode.NONE if commit.generation < 0 else ErrorCode.ILLEGAL_GENERATION
+        if group is not None:
+            code = group.check_commit(
+                now, commit.member_id, commit.instance_id, commit.generation, True
+            )
+        return lambda _: code
+
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
         """Whether a client may read a group's offsets; a member says who it is."""
         consumers = self._consumer_groups.get(group_id)
@@ -438,6 +483,10 @@ class GroupShard:
     def offsets(self, group: str) -> Mapping[TopicPartition, Committed]:
         """The offsets that a group has committed."""
         return self._offsets.of(group)
+
+    def undecided(self, group: str) -> Collection[TopicPartition]:
+        """The partitions whose offsets transactions will decide that have not ended."""
+        return self._offsets.undecided(group)
 
     def delete_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
@@ -460,14 +509,14 @@ class GroupShard:
                 codes[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 continue
             codes[partition] = ErrorCode.NONE
-            if partition in self._offsets.of(group_id):
+            if partition in self._offsets.partitions(group_id):
                 self._append(offset_key(group_id, partition), None)
         return ErrorCode.NONE, codes
 
     def forget_topics(self, topics: Collection[str]) -> None:
         """Delete the offsets of topics that were deleted: a new topic with the name has others."""
         for group_id in list(self._offsets.groups()):
-            gone = [each for each in self._offsets.of(group_id) if each.topic in topics]
+            gone = [each for each in self._offsets.partitions(group_id) if each.topic in topics]
             if gone:
                 self.effects.cut()
             for partition in gone:
@@ -506,7 +555,7 @@ class GroupShard:
         group = self._groups.get(group_id)
         consumers = self._consumer_groups.get(group_id)
         self.effects.cut()
-        if self._offsets.of(group_id):
+        if self._offsets.partitions(group_id):
             return
         if group is not None and group.phase is Phase.EMPTY and group.generation > 0:
             self._append(GroupMetadataKey(group=group_id), None)
@@ -546,7 +595,7 @@ class GroupShard:
             consumers is not None and consumers.members
         ):
             return ErrorCode.NON_EMPTY_GROUP
-        for partition in list(self._offsets.of(group_id)):
+        for partition in self._offsets.partitions(group_id):
             self._append(offset_key(group_id, partition), None)
         if group is not None:
             self._append(GroupMetadataKey(group=group_id), None)
@@ -607,7 +656,7 @@ class GroupShard:
         return (
             group_id in self._groups
             or group_id in self._consumer_groups
-            or bool(self._offsets.of(group_id))
+            or bool(self._offsets.partitions(group_id))
         )
 
     # Time
@@ -632,8 +681,28 @@ class GroupShard:
 
     # State
 
+    def load(self, key: bytes, value: bytes | None, producer_id: int) -> None:
+        """Take over a record of the log; with a producer id, one of a transaction.
+
+        Raises:
+            CorruptData: malformed.
+        """
+        decoded = decode_record(key, value)
+        if decoded is None:
+            return
+        if producer_id == NO_PRODUCER_ID:
+            self.replay(*decoded)
+        elif isinstance(decoded[0], OffsetCommitKey):
+            offset = decoded[1]
+            assert offset is None or isinstance(offset, OffsetCommitValue)
+            self._offsets.replay(decoded[0], offset, producer_id)
+
+    def end_transaction(self, producer_id: int, is_commit: bool) -> None:
+        """A producer's transaction has ended: its offsets are decided."""
+        self._offsets.end(producer_id, is_commit)
+
     def replay(self, key: Key, value: Value | None) -> None:
-        """Take over a record of the log."""
+        """Take over a record that belongs to no transaction."""
         if isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
             self._offsets.replay(key, value)

@@ -32,7 +32,11 @@ from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from trimtab.wire.messages.transaction_records import TransactionLogValue, TransactionStatus
+from trimtab.wire.messages.transaction_records import (
+    TransactionLogValue,
+    TransactionStatus,
+    decode_transaction,
+)
 from trimtab.wire.sentinels import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 
 _BUMPING_SINCE = 5
@@ -406,6 +410,19 @@ class TransactionShard:
             yield
 
     # The log
+
+    def load(self, key: bytes, value: bytes | None, producer_id: int) -> None:
+        """Take over a record of the log, where no record is part of a transaction.
+
+        Raises:
+            CorruptData: malformed.
+        """
+        decoded = decode_transaction(key, value)
+        if decoded is not None:
+            self.replay(*decoded)
+
+    def end_transaction(self, producer_id: int, is_commit: bool) -> None:
+        """Nothing to do: no transaction has records in this log."""
 
     def replay(self, transactional_id: str, value: TransactionLogValue | None) -> None:
         """Take over a record."""

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from trimtab.broker.groups import GROUPS_TOPIC
+from trimtab.broker.coordinator_topic import GROUPS_TOPIC
 from trimtab.client.admin import AsyncAdmin
 from trimtab.records import TopicPartition
 from trimtab.sim.checkers import Checkers, Violation, find_unsettled

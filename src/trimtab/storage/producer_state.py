@@ -26,7 +26,7 @@ from trimtab.storage.storage import BytesLike
 from trimtab.wire.batch_cy import BatchHeader
 from trimtab.wire.checksum import crc32c
 from trimtab.wire.end_markers import EndMarker
-from trimtab.wire.sentinels import NO_EPOCH, NO_OFFSET
+from trimtab.wire.sentinels import NO_EPOCH, NO_OFFSET, NO_SEQUENCE
 
 REMEMBERED_BATCHES = 5
 """Batches kept per producer: the maximum that a producer may have in flight."""
@@ -131,6 +131,23 @@ class ProducerState:
         """Whether transactions of these producers have ended here."""
         return any(each.coordinator_epoch != NO_EPOCH for each in self._producers.values())
 
+    def knows(self, producer_id: int) -> bool:
+        """Whether the producer is remembered."""
+        return producer_id in self._producers
+
+    def has_begun(self, producer_id: int, epoch: int) -> bool:
+        """Whether a transaction of the producer is open, with this epoch."""
+        producer = self._producers.get(producer_id)
+        is_open = producer_id in self.transactions.first_offsets
+        return is_open and producer is not None and producer.epoch == epoch
+
+    def check_epoch(self, producer_id: int, epoch: int) -> Verdict:
+        """Whether a batch without sequences may be stored, as coordinators write them."""
+        producer = self._producers.get(producer_id)
+        if producer is None or epoch >= producer.epoch:
+            return ACCEPTED
+        return _refuse_epoch(producer_id, epoch, producer.epoch)
+
     def check(self, header: BatchHeader) -> Verdict:
         """Whether a client's batch may be stored; changes no state.
 
@@ -169,11 +186,7 @@ class ProducerState:
                 f"but the last one stored is {last}",
             )
         if epoch < producer.epoch:
-            return Verdict(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {epoch}, "
-                f"but epoch {producer.epoch} has written here",
-            )
+            return _refuse_epoch(header.producer_id, epoch, producer.epoch)
         if first != 0:
             return Verdict(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -237,15 +250,16 @@ class ProducerState:
                 self.transactions.begin(producer_id, first_offset)
             delta = header.last_offset_delta
             first = header.base_sequence
-            producer.batches.append(
-                StoredBatch(
-                    first,
-                    _advance(first, delta),
-                    first_offset,
-                    first_offset + delta,
-                    header.max_timestamp,
+            if first != NO_SEQUENCE:
+                producer.batches.append(
+                    StoredBatch(
+                        first,
+                        _advance(first, delta),
+                        first_offset,
+                        first_offset + delta,
+                        header.max_timestamp,
+                    )
                 )
-            )
         return None
 
     def needs(self, header: BatchHeader) -> bool:
@@ -330,6 +344,13 @@ class ProducerState:
         for producer_id, since in sorted(open_since.items(), key=lambda item: item[1]):
             state.transactions.begin(producer_id, since)
         return state
+
+
+def _refuse_epoch(producer_id: int, epoch: int, known: int) -> Verdict:
+    return Verdict(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {producer_id} has epoch {epoch}, but epoch {known} has written here",
+    )
 
 
 def _advance(sequence: int, by: int) -> int:

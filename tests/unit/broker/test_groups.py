@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trimtab.broker.groups import GROUPS_TOPIC, group_partition
+from trimtab.broker.coordinator_topic import GROUPS_TOPIC, partition_of
 from trimtab.errors import ErrorCode
 from trimtab.wire.messages.delete_groups import DeleteGroupsRequest
 from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -56,7 +56,7 @@ QUICK = {
     ],
 )
 def test_groups_are_where_java_has_them(group: str, partition: int) -> None:
-    assert group_partition(group, 50) == partition
+    assert partition_of(group, 50) == partition
 
 
 async def find(lab: Any, group: str = "g", broker: int = 0) -> Any:
@@ -134,7 +134,7 @@ def test_the_first_search_creates_the_topic_as_kafka_configures_it(lab: Any) -> 
         topic = lab.brokers[0].image.topics[GROUPS_TOPIC]
         assert len(topic.partitions) == 4
         assert {len(each.replicas) for each in topic.partitions} == {2}, "as many as brokers"
-        leader = topic.partitions[group_partition("g", 4)].leader
+        leader = topic.partitions[partition_of("g", 4)].leader
         assert found.node_id == leader
         batched = await lab.connect().ask(
             FindCoordinatorRequest(key_type=0, coordinator_keys=["g", ""]), 6

@@ -9,9 +9,9 @@ from typing import cast
 
 from trimtab.broker.auto_creation import AutoCreation
 from trimtab.broker.controller_link import ControllerLink
+from trimtab.broker.coordinator_topic import CoordinatorTopic
 from trimtab.broker.fetch_session_cache import FetchSessionCache
 from trimtab.broker.groups import Groups
-from trimtab.broker.groups_topic import GroupsTopic
 from trimtab.broker.handlers.acls import create_acls, delete_acls, describe_acls
 from trimtab.broker.handlers.batch_sizes import list_batch_sizes
 from trimtab.broker.handlers.cluster import describe_cluster
@@ -60,7 +60,7 @@ class Services:
         self,
         replicas: Replicas,
         groups: Groups,
-        groups_topic: GroupsTopic,
+        groups_topic: CoordinatorTopic,
         controller: ControllerLink,
         broker_epoch: Callable[[], int],
         random: Random,

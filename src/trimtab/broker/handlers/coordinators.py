@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from trimtab.broker.groups_topic import GroupsTopic
+from trimtab.broker.coordinator_topic import CoordinatorTopic
 from trimtab.errors import ErrorCode
 from trimtab.server.turns import Pace, Steps
 from trimtab.wire.framing import RequestHeader
@@ -39,7 +39,7 @@ _NOT_SERVED = {
 
 
 def find_coordinator(
-    groups: GroupsTopic, header: RequestHeader, request: FindCoordinatorRequest
+    groups: CoordinatorTopic, header: RequestHeader, request: FindCoordinatorRequest
 ) -> Steps[FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]]:
     """Name the coordinator of each key, or say why there is none."""
     if request.key_type == _GROUP and not groups.exists:
@@ -75,7 +75,7 @@ def _respond(version: int, coordinators: list[Coordinator]) -> FindCoordinatorRe
     )
 
 
-def _find_group(groups: GroupsTopic, group_id: str) -> Coordinator:
+def _find_group(groups: CoordinatorTopic, group_id: str) -> Coordinator:
     if not group_id:
         return _name_nobody(group_id, ErrorCode.INVALID_GROUP_ID, "A group has a name.")
     leader = groups.find_leader(group_id)
@@ -111,7 +111,7 @@ def _name_nobody(key: str, code: ErrorCode, message: str) -> Coordinator:
 
 
 async def _create_and_find(
-    groups: GroupsTopic, header: RequestHeader, request: FindCoordinatorRequest
+    groups: CoordinatorTopic, header: RequestHeader, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     keys = request.coordinator_keys if header.api_version >= _BATCHED else [request.key]
     await groups.create(

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
+from trimtab.broker.coordinator import answering
 from trimtab.broker.groups import Groups
-from trimtab.broker.handlers.groups import answering, ask_group, in_parts
+from trimtab.broker.handlers.groups import in_parts
 from trimtab.coordinator.effects import Now
 from trimtab.coordinator.group_shard import Commit, GroupShard
 from trimtab.coordinator.offsets import Committed
@@ -99,8 +100,7 @@ def commit_offsets(
             },
             request.retention_time_ms,
         )
-        return ask_group(
-            groups,
+        return groups.ask(
             header,
             request.group_id,
             answering(lambda shard, now: shard.commit(now, header.api_version, commit)),
@@ -234,8 +234,8 @@ async def _ask_offsets(
         code = shard.check_fetch(group_id, member_id, member_epoch)
         return dict(shard.offsets(group_id)) if code is ErrorCode.NONE else code
 
-    found: Mapping[TopicPartition, Committed] | ErrorCode = await ask_group(
-        groups, header, group_id, answering(read), lambda code: code
+    found: Mapping[TopicPartition, Committed] | ErrorCode = await groups.ask(
+        header, group_id, answering(read), lambda code: code
     )
     return found
 
@@ -266,8 +266,7 @@ def delete_offsets(
         some: list[tuple[TopicPartition, OffsetDeleteResponsePartition]],
     ) -> asyncio.Future[Any]:
         partitions = [partition for partition, _ in some]
-        return ask_group(
-            groups,
+        return groups.ask(
             header,
             request.group_id,
             answering(lambda shard, _: shard.delete_offsets(request.group_id, partitions)),

@@ -3,7 +3,8 @@ DescribeGroups (15), ListGroups (16), DeleteGroups (42); members of KIP-848's gr
 ConsumerGroupHeartbeat (68), and ConsumerGroupDescribe (69).
 
 A broker answers for the groups whose partition of `__consumer_offsets` it leads, others with
-NOT_COORDINATOR. `trimtab.coordinator` decides; `trimtab.broker.group_partition` makes it durable.
+NOT_COORDINATOR. `trimtab.coordinator` decides; `trimtab.broker.coordinator_partition` makes it
+durable.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from trimtab.broker.authorized_operations import ON_GROUP
-from trimtab.broker.group_partition import Decide
+from trimtab.broker.coordinator import answering
 from trimtab.broker.groups import Groups
 from trimtab.coordinator.classic_group import refuse_join
 from trimtab.coordinator.consumer_heartbeat import refuse_description, refuse_heartbeat
@@ -69,8 +70,7 @@ def join_group(
     groups: Groups, header: RequestHeader, request: JoinGroupRequest
 ) -> asyncio.Future[Any]:
     """Answer once the group's next generation begins."""
-    return ask_group(
-        groups,
+    return groups.ask(
         header,
         request.group_id,
         lambda shard, now, caller: shard.join(now, caller, request),
@@ -88,8 +88,7 @@ def sync_group(
         given[each.member_id] = each.assignment
         if pace.spend():
             yield
-    return ask_group(
-        groups,
+    return groups.ask(
         header,
         request.group_id,
         lambda shard, now, caller: shard.sync(now, caller, request, given),
@@ -101,8 +100,7 @@ def heartbeat(
     groups: Groups, header: RequestHeader, request: HeartbeatRequest
 ) -> asyncio.Future[Any]:
     """Say whether the member must join again."""
-    return ask_group(
-        groups,
+    return groups.ask(
         header,
         request.group_id,
         lambda shard, now, caller: shard.heartbeat(now, caller, request),
@@ -126,8 +124,7 @@ def leave_group(
 
     def leave(some: list[MemberResponse]) -> asyncio.Future[Any]:
         identities = [(each.member_id, each.group_instance_id) for each in some]
-        return ask_group(
-            groups,
+        return groups.ask(
             header,
             group_id,
             answering(lambda shard, now: shard.leave(now, group_id, identities)),
@@ -156,8 +153,7 @@ def describe_groups(
 
     def describe(group_ids: list[str]) -> asyncio.Future[Any]:
         (group_id,) = group_ids
-        return ask_group(
-            groups,
+        return groups.ask(
             header,
             group_id,
             answering(lambda shard, _: shard.describe(header.api_version, group_id)),
@@ -207,8 +203,7 @@ def delete_groups(
 
     def delete(group_ids: list[str]) -> asyncio.Future[Any]:
         (group_id,) = group_ids
-        return ask_group(
-            groups,
+        return groups.ask(
             header,
             group_id,
             answering(lambda shard, _: shard.delete_group(group_id)),
@@ -247,7 +242,7 @@ def consumer_group_heartbeat(
         response = shard.consumer_heartbeat(now, caller, request, owned)
         shard.effects.responses.append((caller.request, response))
 
-    return ask_group(groups, header, request.group_id, decide, refuse_heartbeat)
+    return groups.ask(header, request.group_id, decide, refuse_heartbeat)
 
 
 def describe_consumer_groups(
@@ -257,8 +252,7 @@ def describe_consumer_groups(
 
     def describe(group_ids: list[str]) -> asyncio.Future[Any]:
         (group_id,) = group_ids
-        return ask_group(
-            groups,
+        return groups.ask(
             header,
             group_id,
             answering(lambda shard, _: shard.describe_consumers(group_id)),
@@ -282,26 +276,6 @@ def _authorize(described: Iterable[DescribedGroup | DescribedConsumerGroup]) -> 
             each.authorized_operations = ON_GROUP
 
 
-def ask_group(
-    groups: Groups,
-    header: RequestHeader,
-    group_id: str,
-    decide: Decide,
-    refuse: Callable[[ErrorCode], Any],
-) -> asyncio.Future[Any]:
-    """Have a group decide; returns a future of the response.
-
-    Args:
-        refuse: makes a response of the error code, if this broker cannot decide.
-    """
-    found = groups.find(group_id)
-    if found is not None:
-        return found.ask(header, decide, refuse)
-    answer = asyncio.get_running_loop().create_future()
-    answer.set_result(refuse(ErrorCode.NOT_COORDINATOR))
-    return answer
-
-
 def in_parts(
     items: Sequence[T],
     ask: Callable[[list[T]], asyncio.Future[Any]],
@@ -316,12 +290,3 @@ def in_parts(
         if pace.spend(len(some)):
             yield
     return parts
-
-
-def answering(decide: Callable[[GroupShard, Now], Any]) -> Decide:
-    """A decision whose result is the response."""
-
-    def respond(shard: GroupShard, now: Now, caller: Caller) -> None:
-        shard.effects.responses.append((caller.request, decide(shard, now)))
-
-    return respond

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.conftest import Lab, lab
-from trimtab.broker.groups import group_partition
+from trimtab.broker.coordinator_topic import partition_of
 from trimtab.client.admin import AsyncAdmin
 from trimtab.client.consumer import AsyncConsumer
 from trimtab.client.group_offsets import OffsetAndMetadata
@@ -377,7 +377,7 @@ def test_groups_survive_their_coordinator(lab: Lab, protocol: dict[str, Any]) ->
             assert await read(reader, 20) == list(range(20))
             await reader.commit()
             leader = lab.controller.controller.image.topics["__consumer_offsets"]
-            coordinator = leader.partitions[group_partition("g", 4)].leader
+            coordinator = leader.partitions[partition_of("g", 4)].leader
             await lab.brokers[coordinator].close(hand_over=False)
             await reader.commit({("t", 0): 5})
             committed = await reader.committed([("t", 0), ("t", 1)])

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from trimtab.broker.cluster_view import ClusterView
-from trimtab.broker.groups_topic import GroupsTopic
+from trimtab.broker.coordinator_topic import GROUPS_TOPIC, CoordinatorTopic
 from trimtab.errors import ErrorCode
 from trimtab.server.peer import PeerLost
 
@@ -42,7 +42,7 @@ def create(code: int | None, advances: int = 0, **options: int) -> tuple[Any, in
 
     async def run() -> None:
         view = ClusterView(0, "c", options)
-        topic = GroupsTopic(view, cast(Any, controller), advance)
+        topic = CoordinatorTopic(GROUPS_TOPIC, view, cast(Any, controller), advance)
         assert not topic.exists
         assert topic.find_leader("g") is None
         await topic.create(lambda: waits >= advances)

@@ -1,6 +1,7 @@
-"""The groups of one partition of `__consumer_offsets` that this broker leads.
+"""What one partition of a coordinator's topic holds, on the broker that leads it: groups, or
+transactional ids.
 
-    request ─▶ GroupShard decides ─▶ records appended ─▶ high watermark ─▶ responses
+    request ─▶ the shard decides ─▶ records appended ─▶ high watermark ─▶ responses, markers
 
 The shard is loaded from the log when this broker begins to lead, and dropped when it ends. A
 response is sent once all records that were appended before its decision are committed.
@@ -10,19 +11,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from trimtab.broker.partition import Partition
 from trimtab.broker.refused import Refused
-from trimtab.coordinator.effects import BATCH_OVERHEAD, Caller, Effects, Now, Record, RecordTooLarge
-from trimtab.coordinator.group_shard import GroupShard
+from trimtab.broker.verification import Verification
+from trimtab.coordinator.effects import (
+    BATCH_OVERHEAD,
+    Caller,
+    Effects,
+    Ending,
+    Now,
+    Record,
+    RecordTooLarge,
+)
+from trimtab.coordinator.transaction import Identity
 from trimtab.errors import CorruptData, ErrorCode
+from trimtab.storage.producer_state import ACCEPTED
 from trimtab.storage.storage import StorageError
-from trimtab.wire.batch_cy import BatchBuilder, read_headers
-from trimtab.wire.messages.group_records import decode_record
+from trimtab.wire.batch_cy import BatchBuilder, BatchHeader, read_headers
+from trimtab.wire.end_markers import EndMarker, read_marker
 from trimtab.wire.records_cy import read_records
+from trimtab.wire.sentinels import NO_PRODUCER_ID
 
 if TYPE_CHECKING:
     from trimtab.wire.framing import RequestHeader
@@ -42,7 +54,32 @@ _REFUSALS = {
 
 _log = logging.getLogger(__name__)
 
-Decide = Callable[[GroupShard, Now, Caller], None]
+
+class Shard(Protocol):
+    """Decides about the requests for what one partition holds."""
+
+    @property
+    def effects(self) -> Effects: ...
+
+    @property
+    def next_due(self) -> float | None:
+        """When `look` is to be called next, monotonic; None: never."""
+
+    def look(self, now: Now) -> None:
+        """A time is over."""
+
+    def load(self, key: bytes, value: bytes | None, producer_id: int) -> None:
+        """Take over a record of the log; with a producer id, one of a transaction."""
+
+    def end_transaction(self, producer_id: int, is_commit: bool) -> None:
+        """A producer's transaction has ended in this log."""
+
+    def resume(self, now: Now) -> None:
+        """The log is loaded: go on from there."""
+
+
+S = TypeVar("S", bound=Shard)
+Decide: TypeAlias = Callable[[S, Now, Caller], None]
 """Decides about a request, and adds the response to the shard's effects, now or later."""
 
 
@@ -56,29 +93,32 @@ class _Request:
         self.refuse = refuse
 
 
-class GroupPartition:
-    """The groups of one partition, for as long as this broker leads it without a break.
+class CoordinatorPartition(Generic[S]):
+    """One partition, for as long as this broker leads it without a break.
 
     Args:
         make_shard: makes an empty shard, to be filled from the log; it is given what says how many
             bytes a batch may have.
         now_ms: wall time.
         disk_failed: told when the log cannot be written or read.
+        end_transactions: called with transactions whose outcome is certain.
     """
 
     def __init__(
         self,
         partition: Partition,
-        make_shard: Callable[[Callable[[], int]], GroupShard],
+        make_shard: Callable[[Callable[[], int]], S],
         now_ms: Callable[[], int],
         disk_failed: Callable[[StorageError], None],
+        end_transactions: Callable[[CoordinatorPartition[S], Sequence[Ending]], None],
     ) -> None:
         self._partition = partition
         self._make_shard = make_shard
         self._now_ms = now_ms
         self._disk_failed = disk_failed
+        self._end_transactions = end_transactions
         self._loop = asyncio.get_running_loop()
-        self._shard: GroupShard | None = None
+        self._shard: S | None = None
         self._end = 0
         """The offset after the last record that was appended."""
         self._waiting: dict[_Request, None] = {}
@@ -88,7 +128,7 @@ class GroupPartition:
     # Requests
 
     def ask(
-        self, header: RequestHeader, decide: Decide, refuse: Callable[[ErrorCode], Any]
+        self, header: RequestHeader, decide: Decide[S], refuse: Callable[[ErrorCode], Any]
     ) -> asyncio.Future[Any]:
         """Have the shard decide; returns a future of the response.
 
@@ -112,12 +152,20 @@ class GroupPartition:
         self._decide(shard, lambda: decide(shard, self._now(), caller))
         return request.answer
 
-    async def expire_offsets(self) -> None:
-        """Delete offsets whose retention time is over, in turns."""
+    def act(self, decide: Callable[[S, Now], None]) -> None:
+        """Have the shard decide something that is no request, as soon as it is loaded."""
+        shard = self._shard
+        if shard is not None:
+            self._decide(shard, lambda: decide(shard, self._now()))
+        elif not self._loading.done():
+            self._loading.add_done_callback(lambda _: self.act(decide))
+
+    async def work(self, begin: Callable[[S, Callable[[], Now]], Iterator[None]]) -> None:
+        """Have the shard do long work in turns."""
         shard = self._shard
         if shard is None:
             return
-        steps = shard.expire_offsets(self._now)
+        steps = begin(shard, self._now)
         is_over = False
 
         def take_step() -> None:
@@ -128,29 +176,67 @@ class GroupPartition:
             self._decide(shard, take_step)
             await asyncio.sleep(0)
 
-    def forget_topics(self, topics: Collection[str]) -> None:
-        """Delete the offsets of topics that were deleted, as soon as the groups are loaded."""
-        shard = self._shard
-        if shard is not None:
-            self._decide(shard, lambda: shard.forget_topics(topics))
-        elif not self._loading.done():
-            self._loading.add_done_callback(lambda _: self.forget_topics(topics))
-
     @property
-    def shard(self) -> GroupShard | None:
-        """The groups; None until they are loaded."""
+    def shard(self) -> S | None:
+        """What the partition holds; None until it is loaded."""
         return self._shard
 
-    def _decide(self, shard: GroupShard, decide: Callable[[], None]) -> None:
+    @property
+    def leader_epoch(self) -> int:
+        """That of the partition: the coordinator's epoch."""
+        return self._partition.leader_epoch
+
+    # Transactions that have records in this log
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, bumps_epochs: bool
+    ) -> Verification | None:
+        """What `check_producer` needs, if the transaction's coordinator accepts this partition;
+        None if the transaction is open here."""
+        if self._partition.log.producers.has_begun(producer_id, epoch):
+            return None
+        return self._partition.verifications.begin(producer_id, epoch, 0, bumps_epochs)
+
+    def check_producer(
+        self, producer_id: int, epoch: int, verification: Verification | None
+    ) -> ErrorCode:
+        """Whether records of the producer's transaction may be written now."""
+        partition = self._partition
+        verdict = partition.log.producers.check_epoch(producer_id, epoch)
+        if verdict is not ACCEPTED:
+            return verdict.error
+        if not partition.log.producers.has_begun(
+            producer_id, epoch
+        ) and not partition.verifications.holds(producer_id, verification):
+            return ErrorCode.INVALID_TXN_STATE
+        return ErrorCode.NONE
+
+    def append_marker(self, producer_id: int, epoch: int, marker: EndMarker, version: int) -> int:
+        """End a transaction in this log; returns the offset after the marker.
+
+        Raises:
+            Refused: as `Partition.append_marker`, or the log is not loaded.
+            StorageError: the disk failed.
+        """
+        shard = self._shard
+        if shard is None:
+            raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        self._end = self._partition.append_marker(producer_id, epoch, marker, version).next_offset
+        shard.end_transaction(producer_id, marker.is_commit)
+        return self._end
+
+    # Decisions
+
+    def _decide(self, shard: S, decide: Callable[[], None]) -> None:
         try:
             decide()
         except RecordTooLarge as error:  # not by what clients may do: the option is tiny
-            _log.warning("a change of a group was refused partition=%s %s", self._partition, error)
+            _log.warning("a change was refused partition=%s %s", self._partition, error)
             self._start_again(error.code)
             return
         self._carry_out(shard)
 
-    def _carry_out(self, shard: GroupShard) -> None:
+    def _carry_out(self, shard: S) -> None:
         """Append the records of the decisions, and send the responses once they are committed."""
         effects = shard.effects.take()
         for warning in effects.warnings:
@@ -159,7 +245,7 @@ class GroupPartition:
             self._append(effects)
         except Refused as refused:
             _log.warning(
-                "records of groups were refused partition=%s error=%s %s",
+                "records were refused partition=%s error=%s %s",
                 self._partition,
                 refused.code.name,
                 refused.message,
@@ -171,7 +257,7 @@ class GroupPartition:
             self.end(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             self._disk_failed(error)
             return
-        if effects.responses:
+        if effects.responses or effects.endings:
             if self._partition.high_watermark >= self._end:
                 self._send(effects)
             else:
@@ -185,23 +271,30 @@ class GroupPartition:
     def _append(self, effects: Effects) -> None:
         now_ms = self._now_ms()
         most = min(_BATCH_BYTES, self._partition.rules.max_message_bytes)
+        producer = effects.producer
         builder, size = BatchBuilder(_MAX_BATCH), BATCH_OVERHEAD
         for records in _group_records(effects, self._partition.rules.max_message_bytes):
             added = sum(each.size for each in records)
             if size > BATCH_OVERHEAD and size + added > most:
-                self._append_batch(builder)
+                self._append_batch(builder, producer)
                 builder, size = BatchBuilder(_MAX_BATCH), BATCH_OVERHEAD
             size += added
             for record in records:
                 builder.append(now_ms, record.encoded_key, record.encoded_value, ())
         if size > BATCH_OVERHEAD:
-            self._append_batch(builder)
+            self._append_batch(builder, producer)
 
-    def _append_batch(self, builder: BatchBuilder) -> None:
-        batch = memoryview(builder.build())
-        self._end = self._partition.append(batch, allows_zstd=True, acks=-1).next_offset
+    def _append_batch(self, builder: BatchBuilder, producer: Identity | None) -> None:
+        batch = (
+            builder.build()
+            if producer is None
+            else builder.build(producer.producer_id, producer.epoch, is_transactional=True)
+        )
+        self._end = self._partition.append_own(memoryview(batch)).next_offset
 
     def _send(self, effects: Effects) -> None:
+        if effects.endings and self._shard is not None:
+            self._end_transactions(self, effects.endings)
         for request, response in effects.responses:
             self._waiting.pop(request, None)
             if not request.answer.done():  # its connection may be lost
@@ -212,7 +305,7 @@ class GroupPartition:
     def _now(self) -> Now:
         return Now(self._loop.time(), self._now_ms())
 
-    def _set_timer(self, shard: GroupShard) -> None:
+    def _set_timer(self, shard: S) -> None:
         due = shard.next_due
         if self._timer is not None:
             if due is not None and self._timer.when() <= due and not self._timer.cancelled():
@@ -255,7 +348,7 @@ class GroupPartition:
 
     def _tell_failure(self, loading: asyncio.Task[None]) -> None:
         if not loading.cancelled() and (error := loading.exception()) is not None:
-            _log.error("groups cannot be loaded partition=%s", self._partition, exc_info=error)
+            _log.error("the log cannot be loaded partition=%s", self._partition, exc_info=error)
 
     async def _load(self) -> None:
         partition = self._partition
@@ -273,26 +366,38 @@ class GroupPartition:
                 headers = read_headers(data)
                 if not headers:
                     break
-                found = read_records(partition.topic, partition.index, data, offset)
-                for record in found:
-                    decoded = decode_record(cast(bytes, record.key), record.value)
-                    if decoded is not None:
-                        shard.replay(*decoded)
-                records += len(found)
+                position = 0
+                for header in headers:
+                    records += self._load_batch(shard, data, position, header)
+                    position += header.size
                 offset = headers[-1].next_offset
                 await asyncio.sleep(0)
         except (CorruptData, Refused) as error:
-            _log.error("groups cannot be loaded partition=%s error=%s", partition, error)
+            _log.error("the log cannot be loaded partition=%s error=%s", partition, error)
             return
         except StorageError as error:
-            _log.error("groups cannot be loaded partition=%s error=%s", partition, error)
+            _log.error("the log cannot be loaded partition=%s error=%s", partition, error)
             self._disk_failed(error)
             return
         self._end = log.log_end_offset
         self._shard = shard
-        shard.resume(self._now())
-        self._set_timer(shard)
-        _log.info("loaded groups partition=%s records=%d", partition, records)
+        self._decide(shard, lambda: shard.resume(self._now()))
+        _log.info("loaded partition=%s records=%d", partition, records)
+
+    def _load_batch(self, shard: S, data: bytes, position: int, header: BatchHeader) -> int:
+        """Load one batch; returns the number of its records."""
+        if header.is_control:
+            marker = read_marker(data, position, header)
+            if marker is not None:
+                shard.end_transaction(header.producer_id, marker.is_commit)
+            return 0
+        partition = self._partition
+        batch = data[position : position + header.size]
+        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+        found = read_records(partition.topic, partition.index, batch, header.base_offset)
+        for record in found:
+            shard.load(cast(bytes, record.key), record.value, producer_id)
+        return len(found)
 
 
 def _group_records(effects: Effects, most: int) -> Iterator[Sequence[Record]]:

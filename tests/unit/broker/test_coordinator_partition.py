@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.broker.replicas import until
 from tests.unit.broker.test_groups import QUICK, become_stable, commit, find, join
-from trimtab.broker.group_partition import GroupPartition, _group_records
-from trimtab.broker.groups import GROUPS_TOPIC, group_partition
+from trimtab.broker.coordinator_partition import CoordinatorPartition, _group_records
+from trimtab.broker.coordinator_topic import GROUPS_TOPIC, partition_of
 from trimtab.broker.leadership import Leadership
 from trimtab.coordinator.effects import Effects
 from trimtab.coordinator.group_shard import GroupShard
@@ -28,18 +28,18 @@ from trimtab.wire.messages.heartbeat import HeartbeatRequest
 from trimtab.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 
-def groups_of(lab: Any, broker: int = 0) -> GroupPartition:
-    found: GroupPartition = lab.brokers[broker].groups.find("g")
+def groups_of(lab: Any, broker: int = 0) -> CoordinatorPartition[GroupShard]:
+    found: CoordinatorPartition[GroupShard] = lab.brokers[broker].groups.find("g")
     return found
 
 
-async def until_loaded(groups: GroupPartition) -> Any:
+async def until_loaded(groups: CoordinatorPartition[GroupShard]) -> Any:
     await until(lambda: groups.shard is not None)
     return groups.shard
 
 
 def test_a_log_of_many_reads_is_loaded_whole(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimtab.broker.group_partition._LOAD_BYTES", 200)
+    monkeypatch.setattr("trimtab.broker.coordinator_partition._LOAD_BYTES", 200)
 
     async def scenario() -> None:
         await lab.create_topic("t")
@@ -65,7 +65,7 @@ def test_a_log_that_is_too_large_to_be_read_at_once_is_loaded(lab: Any) -> None:
         await find(lab)
         client = lab.connect()
         member = await become_stable(client)
-        log = lab.brokers[0].partitions[GROUPS_TOPIC, group_partition("g", 4)].log
+        log = lab.brokers[0].partitions[GROUPS_TOPIC, partition_of("g", 4)].log
         offset = 0
         while log.size <= 2 * LARGE_READ_BYTES:
             offset += 1
@@ -108,7 +108,7 @@ def test_what_the_log_refuses_is_forgotten_and_the_client_may_ask_again(
         client = lab.connect(broker)
         member = await become_stable(client)
         assert (await client.ask(commit(5, member, 1), 8)).topics[0].partitions[0].error_code == 0
-        partition = lab.brokers[broker].partitions[GROUPS_TOPIC, group_partition("g", 4)]
+        partition = lab.brokers[broker].partitions[GROUPS_TOPIC, partition_of("g", 4)]
         in_sync, partition.leadership.isr = partition.leadership.isr, (broker,)
         partition.leadership.configure(2)
         refused = await client.ask(commit(6, member, 1), 8)
@@ -123,7 +123,7 @@ def test_what_the_log_refuses_is_forgotten_and_the_client_may_ask_again(
 
     with caplog.at_level(logging.WARNING):
         lab.run(scenario, brokers=2, config=QUICK)
-    assert "records of groups were refused" in caplog.text
+    assert "records were refused" in caplog.text
     assert "NOT_ENOUGH_REPLICAS" in caplog.text
 
 
@@ -178,7 +178,7 @@ def test_groups_that_are_too_large_are_refused_without_a_reload(
     with caplog.at_level(logging.WARNING):
         lab.run(scenario, config=QUICK)
     assert caplog.text.count("max.message.bytes") == 6
-    assert "records of groups were refused" not in caplog.text
+    assert "records were refused" not in caplog.text
 
 
 def test_a_response_is_not_sent_if_its_records_are_lost(
@@ -232,10 +232,10 @@ def test_offsets_expire_in_all_steps(lab: Any, monkeypatch: pytest.MonkeyPatch) 
         groups = groups_of(lab)
         assert groups.shard is not None
         await asyncio.sleep(59)
-        await groups.expire_offsets()
+        await groups.work(lambda shard, now: shard.expire_offsets(now))
         assert len(groups.shard.offsets("g")) == 3
         await asyncio.sleep(2)
-        await groups.expire_offsets()
+        await groups.work(lambda shard, now: shard.expire_offsets(now))
         assert groups.shard.offsets("g") == {}
 
     lab.run(scenario, config={**QUICK, "offsets.retention.minutes": 1})
@@ -245,7 +245,7 @@ def test_records_of_many_decisions_are_in_several_batches(lab: Any) -> None:
     async def scenario() -> None:
         await find(lab)
         groups = groups_of(lab)
-        log = lab.brokers[0].partitions[GROUPS_TOPIC, group_partition("g", 4)].log
+        log = lab.brokers[0].partitions[GROUPS_TOPIC, partition_of("g", 4)].log
         effects = Effects(lambda: 1 << 20)
         for number in range(40):
             value = OffsetCommitValue(offset=number, metadata="n" * 30_000, commit_timestamp=1)
