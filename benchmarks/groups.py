@@ -17,7 +17,7 @@ from benchmarks.jars import KAFKA_VERSION, RivalMissing
 from benchmarks.processes import ApacheKafka, Broker, Trimtab
 from benchmarks.report import progress, report
 from trimtab import Admin
-from trimtab.broker.groups import GROUPS_TOPIC
+from trimtab.broker.coordinator_topic import GROUPS_TOPIC
 from trimtab.errors import ErrorCode
 from trimtab.server.peer import Peer
 from trimtab.wire.messages.consumer_group_heartbeat import (

@@ -16,7 +16,11 @@ from typing import cast
 
 from trimtab.broker.cluster_view import ClusterView
 from trimtab.broker.controller_link import ControllerLink
-from trimtab.broker.coordinator_topic import GROUPS_TOPIC, CoordinatorTopic
+from trimtab.broker.coordinator_topic import (
+    GROUPS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    CoordinatorTopic,
+)
 from trimtab.broker.groups import Groups
 from trimtab.broker.handlers import Services, handlers_of
 from trimtab.broker.isr_proposals import IsrProposals
@@ -24,7 +28,9 @@ from trimtab.broker.lifecycle import Lifecycle
 from trimtab.broker.metadata_follower import MetadataFollower
 from trimtab.broker.metadata_replay import MetadataReplay
 from trimtab.broker.partition import Partition
+from trimtab.broker.producer_ids import ProducerIds
 from trimtab.broker.replicas import Replicas
+from trimtab.broker.transactions import Transactions
 from trimtab.broker.upkeep import Upkeep
 from trimtab.metadata.image import ClusterImage
 from trimtab.metadata.replayed import read_replayed, refuse_other_history
@@ -55,6 +61,7 @@ class Broker:
         view: what it knows of the cluster, and its options.
         replicas: the partitions that it leads and follows.
         groups: the groups that it coordinates.
+        transactions: the transactional ids that it coordinates.
         services: what its handlers use.
         failed: set once it cannot continue and has been aborted.
 
@@ -101,7 +108,7 @@ class Broker:
             lambda: self.epoch,
             now_ms,
             self._stop_later,
-            lambda partition: self.groups.changed(partition),
+            self._replica_changed,
         )
         self.groups = Groups(
             self.view,
@@ -109,6 +116,8 @@ class Broker:
             lambda: str(uuid.UUID(int=random.getrandbits(128), version=4)),
             self.replicas.disk_failed,
         )
+        ids = ProducerIds(broker_id, lambda: self.epoch, link)
+        self.transactions = Transactions(self.view, now_ms, ids.take, self.replicas.disk_failed)
         self.replay = MetadataReplay(self.view, self.replicas, self.groups.forget_topics)
         self._replayed_before = read_replayed(storage)
         self.metadata = MetadataFollower(self.replay, metadata_link, self._replayed_before)
@@ -119,8 +128,10 @@ class Broker:
             self.replicas,
             self.groups,
             CoordinatorTopic(GROUPS_TOPIC, self.view, link, self.metadata.advance),
+            self.transactions,
+            CoordinatorTopic(TRANSACTIONS_TOPIC, self.view, link, self.metadata.advance),
+            ids,
             link,
-            lambda: self.epoch,
             random,
         )
         self.listener = Listener(broker_id, handlers_of(self.services), config, self.services.turns)
@@ -207,10 +218,15 @@ class Broker:
         self.lifecycle.start()
         self.upkeep.start()
         self.groups.start()
+        self.transactions.start()
         await self.lifecycle.unfenced.wait()
         # So that Metadata responses include this broker. An operator may unregister it any time.
         while (own := self.image.brokers.get(self.id)) is None or own.fenced:
             await self.metadata.advance()
+
+    def _replica_changed(self, partition: Partition) -> None:
+        self.groups.changed(partition)
+        self.transactions.changed(partition)
 
     def _metadata_ended(self, task: asyncio.Future[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
@@ -268,6 +284,8 @@ class Broker:
         for part in self._working:
             part.abort()
         self.groups.close()
+        self.transactions.close()
+        self.services.close()
 
     def _close_links(self) -> None:
         for link in self._links:

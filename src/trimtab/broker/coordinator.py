@@ -40,7 +40,7 @@ class Coordinator(ABC, Generic[S]):
     ) -> None:
         self.topic = topic
         self.view = view
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._disk_failed = disk_failed
         self._led: dict[int, CoordinatorPartition[S]] = {}
         self._expiring: asyncio.Task[None] | None = None
@@ -80,7 +80,7 @@ class Coordinator(ABC, Generic[S]):
             self._led[partition.index] = CoordinatorPartition(
                 partition,
                 self._make_shard,
-                self._now_ms,
+                self.now_ms,
                 self._disk_failed,
                 self._end_transactions,
             )

@@ -29,6 +29,7 @@ from trimtab.coordinator.effects import (
 )
 from trimtab.coordinator.transaction import Identity
 from trimtab.errors import CorruptData, ErrorCode
+from trimtab.records import TopicPartition
 from trimtab.storage.producer_state import ACCEPTED
 from trimtab.storage.storage import StorageError
 from trimtab.wire.batch_cy import BatchBuilder, BatchHeader, read_headers
@@ -188,6 +189,11 @@ class CoordinatorPartition(Generic[S]):
 
     # Transactions that have records in this log
 
+    @property
+    def partition_key(self) -> TopicPartition:
+        """The partition's name."""
+        return TopicPartition(self._partition.topic, self._partition.index)
+
     def begin_verification(
         self, producer_id: int, epoch: int, bumps_epochs: bool
     ) -> Verification | None:
@@ -196,6 +202,10 @@ class CoordinatorPartition(Generic[S]):
         if self._partition.log.producers.has_begun(producer_id, epoch):
             return None
         return self._partition.verifications.begin(producer_id, epoch, 0, bumps_epochs)
+
+    def refuse_verification(self, producer_id: int, verification: Verification) -> None:
+        """The coordinator does not know the transaction."""
+        self._partition.verifications.refuse(producer_id, verification)
 
     def check_producer(
         self, producer_id: int, epoch: int, verification: Verification | None

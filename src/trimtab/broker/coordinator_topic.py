@@ -55,7 +55,7 @@ _CREATIONS = {
         "transaction.state.log",
         {
             "cleanup.policy": "compact",
-            "compression.type": "uncompressed",
+            "compression.type": "producer",
             "min.insync.replicas": "{transaction.state.log.min.isr}",
             "segment.bytes": "{transaction.state.log.segment.bytes}",
             "unclean.leader.election.enable": "false",

@@ -57,6 +57,11 @@ class Verifications:
         """Whether the producer's transaction has not ended since this began."""
         return verification is not None and self._by_producer.get(producer_id) is verification
 
+    def refuse(self, producer_id: int, verification: Verification) -> None:
+        """The coordinator does not know the transaction."""
+        if self.holds(producer_id, verification):
+            self.end(producer_id)
+
     def end(self, producer_id: int) -> None:
         """A record of the producer, or a marker, is stored."""
         self._by_producer.pop(producer_id, None)

@@ -32,7 +32,6 @@ from trimtab.config.options import (
 from trimtab.config.topic import TOPIC
 
 _ONE_LOOP = "One event loop serves all connections; there is no thread pool."
-_NO_TRANSACTIONS = "There is no transaction coordinator, and so no topic for its state."
 _NO_SHARES = "There are no share groups, and so no topic for their state."
 _SELECTORS = "org.apache.kafka.common.replica."
 
@@ -834,16 +833,88 @@ _COORDINATORS = (
     _unused("share.coordinator.state.topic.min.isr", SHORT, 2, _NO_SHARES, POSITIVE),
     _unused("share.coordinator.state.topic.num.partitions", INT, 50, _NO_SHARES, POSITIVE),
     _unused("share.coordinator.state.topic.replication.factor", SHORT, 3, _NO_SHARES, POSITIVE),
-    _unused("transaction.state.log.min.isr", INT, 2, _NO_TRANSACTIONS, POSITIVE),
-    _unused("transaction.state.log.num.partitions", INT, 50, _NO_TRANSACTIONS, POSITIVE),
-    _unused("transaction.state.log.replication.factor", SHORT, 3, _NO_TRANSACTIONS, POSITIVE),
-    _unused(
+    Option(
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        INT,
+        100,
+        "Time for which a leader repeats the question whether a partition becomes part of a"
+        " transaction, while the one before it ends.",
+        NOT_NEGATIVE,
+        "ms",
+        "KIP-890",
+    ),
+    Option(
+        "add.partitions.to.txn.retry.backoff.ms",
+        INT,
+        20,
+        "Time between two such questions.",
+        POSITIVE,
+        "ms",
+        "KIP-890",
+    ),
+    Option(
+        "transaction.max.timeout.ms",
+        INT,
+        900_000,
+        "The longest transaction.timeout.ms of a producer.",
+        POSITIVE,
+        "ms",
+        "KIP-98",
+    ),
+    Option(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        INT,
+        3_600_000,
+        "How often transactional ids are deleted that nobody has used for long.",
+        POSITIVE,
+        "ms",
+        "KIP-98",
+    ),
+    Option(
+        "transaction.state.log.min.isr",
+        INT,
+        2,
+        "min.insync.replicas of __transaction_state when it is created.",
+        POSITIVE,
+    ),
+    Option(
+        "transaction.state.log.num.partitions",
+        INT,
+        50,
+        "Partitions of __transaction_state when it is created.",
+        POSITIVE,
+    ),
+    Option(
+        "transaction.state.log.replication.factor",
+        SHORT,
+        3,
+        "Replicas of __transaction_state when it is created. Unless it is set, there are fewer"
+        " where there are fewer brokers.",
+        POSITIVE,
+    ),
+    Option(
         "transaction.state.log.segment.bytes",
         INT,
         104_857_600,
-        _NO_TRANSACTIONS,
+        "Size of the segments of __transaction_state.",
         POSITIVE,
         "bytes",
+    ),
+    Option(
+        "transaction.two.phase.commit.enable",
+        BOOLEAN,
+        False,
+        "Whether producers may keep prepared transactions open without a limit.",
+        kip="KIP-939",
+    ),
+    Option(
+        "transactional.id.expiration.ms",
+        INT,
+        604_800_000,
+        "How long a transactional id without an open transaction is kept after its last use.",
+        POSITIVE,
+        "ms",
+        "KIP-98",
     ),
 )
 

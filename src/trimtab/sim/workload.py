@@ -361,7 +361,8 @@ def _check_latest(
     sender: Sender, number: int, stored: Mapping[TopicPartition, list[Stored]], now_ms: int
 ) -> None:
     """The latest acknowledged record of each key is stored; a tombstone may have been removed after
-    `delete.retention.ms`, if no older record of its key is stored."""
+    `delete.retention.ms`. Then an older record may be back: a replica that was away for longer has
+    missed the tombstone, as in Apache Kafka."""
     ledger = sender.ledger
     latest: dict[tuple[int, bytes], tuple[int, int]] = {}
     for record, metadata in ledger.acknowledged.items():
@@ -379,16 +380,12 @@ def _check_latest(
         if found is not None and found.offset >= offset:
             continue
         has_value = ledger.contents[record][1]
-        if has_value or found is not None:
+        age_ms = now_ms - sender.sent_ms[record]
+        if has_value or age_ms < ledger.kind.delete_retention_ms:
             raise Violation(
                 f"{sender.host}: the last acknowledged record of key {key!r} in partition {index} "
-                f"is {record} at {offset} (has a value: {has_value}), but {found} is stored last"
-            )
-        sent_ms = sender.sent_ms[record]
-        if now_ms - sent_ms < ledger.kind.delete_retention_ms:
-            raise Violation(
-                f"{sender.host}: the tombstone of key {key!r} in partition {index} at {offset} is "
-                f"gone {now_ms - sent_ms} ms after it was sent"
+                f"is {record} at {offset} (has a value: {has_value}), sent {age_ms} ms ago, but "
+                f"{found} is stored last"
             )
 
 

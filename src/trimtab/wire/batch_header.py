@@ -211,6 +211,11 @@ def read_headers(buffer: BytesLike, allow_partial: bool = False) -> list[BatchHe
     return headers
 
 
+def is_transactional(buffer: BytesLike) -> bool:
+    """Whether the batch at the start of the buffer says that it is part of a transaction."""
+    return len(buffer) >= HEADER_BYTES and bool(buffer[_ATTRIBUTES + 1] & TRANSACTIONAL)
+
+
 def is_cut_short(buffer: BytesLike, position: int) -> bool:
     """Whether `buffer` ends within the batch at `position`, or at `position`."""
     available = len(buffer) - position

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import cast
@@ -22,7 +21,12 @@ from trimtab.broker.handlers.delete_records import delete_records
 from trimtab.broker.handlers.epochs import offset_for_leader_epoch
 from trimtab.broker.handlers.fetch import fetch
 from trimtab.broker.handlers.forwarding import FORWARDED, forward
-from trimtab.broker.handlers.group_offsets import commit_offsets, delete_offsets, fetch_offsets
+from trimtab.broker.handlers.group_offsets import (
+    commit_offsets,
+    commit_offsets_in_transaction,
+    delete_offsets,
+    fetch_offsets,
+)
 from trimtab.broker.handlers.groups import (
     consumer_group_heartbeat,
     delete_groups,
@@ -35,13 +39,24 @@ from trimtab.broker.handlers.groups import (
     sync_group,
 )
 from trimtab.broker.handlers.log_dirs import alter_replica_log_dirs, describe_log_dirs
+from trimtab.broker.handlers.markers import write_markers
 from trimtab.broker.handlers.metadata import describe_metadata
 from trimtab.broker.handlers.offsets import list_offsets
 from trimtab.broker.handlers.produce import produce
-from trimtab.broker.handlers.producer_ids import ProducerIds, init_producer_id
+from trimtab.broker.handlers.producer_ids import init_producer_id
 from trimtab.broker.handlers.producers import describe_producers
 from trimtab.broker.handlers.topic_partitions import describe_topic_partitions
+from trimtab.broker.handlers.transactions import (
+    add_offsets,
+    add_partitions,
+    describe_transactions,
+    end_transaction,
+    list_transactions,
+)
+from trimtab.broker.producer_ids import ProducerIds
 from trimtab.broker.replicas import Replicas
+from trimtab.broker.transaction_checks import TransactionChecks
+from trimtab.broker.transactions import Transactions
 from trimtab.server.request import Handler
 from trimtab.server.turns import Turns
 from trimtab.wire import messages
@@ -52,7 +67,6 @@ class Services:
 
     Args:
         controller: the link for what clients ask of the controller.
-        broker_epoch: returns this broker's current epoch.
         random: draws the ids of fetch sessions.
     """
 
@@ -61,33 +75,46 @@ class Services:
         replicas: Replicas,
         groups: Groups,
         groups_topic: CoordinatorTopic,
+        transactions: Transactions,
+        transactions_topic: CoordinatorTopic,
+        producer_ids: ProducerIds,
         controller: ControllerLink,
-        broker_epoch: Callable[[], int],
         random: Random,
     ) -> None:
         self.view = replicas.view
         self.replicas = replicas
         self.groups = groups
         self.groups_topic = groups_topic
+        self.transactions = transactions
+        self.transactions_topic = transactions_topic
+        self.transaction_checks = TransactionChecks(self.view, transactions_topic)
         self.controller = controller
         slots = cast(int, self.view.config["max.incremental.fetch.session.cache.slots"])
         self.fetch_sessions = FetchSessionCache(slots, random)
         self.auto_creation = AutoCreation(controller)
-        self.producer_ids = ProducerIds(self.view.id, broker_epoch, controller)
+        self.producer_ids = producer_ids
         self.turns = Turns()
+
+    def close(self) -> None:
+        """Ask other nodes nothing more."""
+        self.transaction_checks.close()
+        self.producer_ids.close()
 
 
 def handlers_of(its: Services) -> dict[int, Handler]:
     """The handlers of a broker by API key; each is given the services that it uses."""
     view, replicas, groups = its.view, its.replicas, its.groups
+    transactions, checks, ids = its.transactions, its.transaction_checks, its.producer_ids
     return {
-        messages.ProduceRequest.api_key: partial(produce, replicas),
+        messages.ProduceRequest.api_key: partial(produce, replicas, checks),
         messages.FetchRequest.api_key: partial(fetch, replicas, its.fetch_sessions, its.turns),
         messages.ListOffsetsRequest.api_key: partial(list_offsets, replicas),
         messages.MetadataRequest.api_key: partial(describe_metadata, view, its.auto_creation),
         messages.OffsetCommitRequest.api_key: partial(commit_offsets, groups),
         messages.OffsetFetchRequest.api_key: partial(fetch_offsets, groups),
-        messages.FindCoordinatorRequest.api_key: partial(find_coordinator, its.groups_topic),
+        messages.FindCoordinatorRequest.api_key: partial(
+            find_coordinator, its.groups_topic, its.transactions_topic
+        ),
         messages.JoinGroupRequest.api_key: partial(join_group, groups),
         messages.HeartbeatRequest.api_key: partial(heartbeat, groups),
         messages.LeaveGroupRequest.api_key: partial(leave_group, groups),
@@ -95,8 +122,17 @@ def handlers_of(its: Services) -> dict[int, Handler]:
         messages.DescribeGroupsRequest.api_key: partial(describe_groups, groups),
         messages.ListGroupsRequest.api_key: partial(list_groups, groups),
         messages.DeleteRecordsRequest.api_key: partial(delete_records, replicas),
-        messages.InitProducerIdRequest.api_key: partial(init_producer_id, its.producer_ids),
+        messages.InitProducerIdRequest.api_key: partial(init_producer_id, transactions, ids),
         messages.OffsetForLeaderEpochRequest.api_key: partial(offset_for_leader_epoch, replicas),
+        messages.AddPartitionsToTxnRequest.api_key: partial(add_partitions, transactions),
+        messages.AddOffsetsToTxnRequest.api_key: partial(
+            add_offsets, transactions, its.groups_topic
+        ),
+        messages.EndTxnRequest.api_key: partial(end_transaction, transactions, ids),
+        messages.WriteTxnMarkersRequest.api_key: partial(write_markers, replicas, groups),
+        messages.TxnOffsetCommitRequest.api_key: partial(
+            commit_offsets_in_transaction, groups, checks
+        ),
         messages.DescribeAclsRequest.api_key: describe_acls,
         messages.CreateAclsRequest.api_key: create_acls,
         messages.DeleteAclsRequest.api_key: delete_acls,
@@ -107,6 +143,8 @@ def handlers_of(its: Services) -> dict[int, Handler]:
         messages.OffsetDeleteRequest.api_key: partial(delete_offsets, groups),
         messages.DescribeClusterRequest.api_key: partial(describe_cluster, view),
         messages.DescribeProducersRequest.api_key: partial(describe_producers, replicas),
+        messages.DescribeTransactionsRequest.api_key: partial(describe_transactions, transactions),
+        messages.ListTransactionsRequest.api_key: partial(list_transactions, transactions),
         messages.ConsumerGroupHeartbeatRequest.api_key: partial(consumer_group_heartbeat, groups),
         messages.ConsumerGroupDescribeRequest.api_key: partial(describe_consumer_groups, groups),
         messages.ListConfigResourcesRequest.api_key: partial(list_config_resources, view),

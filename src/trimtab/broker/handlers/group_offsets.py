@@ -1,4 +1,5 @@
-"""The offsets of groups: OffsetCommit (8), OffsetFetch (9), OffsetDelete (47)."""
+"""The offsets of groups: OffsetCommit (8), OffsetFetch (9), TxnOffsetCommit (28), and
+OffsetDelete (47)."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ from typing import Any, Final, TypeAlias, TypeVar
 from trimtab.broker.coordinator import answering
 from trimtab.broker.groups import Groups
 from trimtab.broker.handlers.groups import in_parts
+from trimtab.broker.transaction_checks import TransactionChecks, tell_producer
 from trimtab.coordinator.effects import Now
 from trimtab.coordinator.group_shard import Commit, GroupShard
 from trimtab.coordinator.offsets import Committed
+from trimtab.coordinator.transaction import Identity
 from trimtab.errors import ErrorCode
 from trimtab.records import NO_OFFSET, TopicPartition
 from trimtab.server.turns import Pace, Steps, in_turns
@@ -39,6 +42,12 @@ from trimtab.wire.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from trimtab.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 from trimtab.wire.sentinels import NO_EPOCH, NO_TIMESTAMP
 from trimtab.wire.types import ZERO_UUID
 
@@ -49,10 +58,15 @@ _Wanted: TypeAlias = tuple[
 _Asked: TypeAlias = tuple[str | None, bytes, Sequence[int]]
 """A topic's name (None: its id is not known), its id, and partitions."""
 
+_Found: TypeAlias = Mapping[TopicPartition, Committed | None]
+"""The offsets of a group; None: a transaction will decide it."""
+
 _PARTITIONS_PER_TURN: Final = 200
 _TOPIC_IDS_SINCE = 10
 _SEVERAL_GROUPS_SINCE = 8
 _ONE_CODE_SINCE = 2
+_ABORTABLE_SINCE = 4
+_ADDS_GROUP_SINCE = 5
 
 _MISSING = Committed(NO_OFFSET, NO_EPOCH, "", NO_TIMESTAMP)
 
@@ -124,32 +138,116 @@ def commit_offsets(
     return respond() if all(asked.done() for _, asked in parts) else respond_later()
 
 
+def commit_offsets_in_transaction(
+    groups: Groups,
+    checks: TransactionChecks,
+    header: RequestHeader,
+    request: TxnOffsetCommitRequest,
+) -> Steps[Awaitable[TxnOffsetCommitResponse]]:
+    """Store the offsets of partitions that exist, undecided until the transaction ends."""
+    topics: list[TxnOffsetCommitResponseTopic] = []
+    wanted: dict[TopicPartition, tuple[int, int, str]] = {}
+    parts: list[tuple[TopicPartition, TxnOffsetCommitResponsePartition]] = []
+    pace = Pace(_PARTITIONS_PER_TURN)
+    for topic in request.topics:
+        count = _count_partitions(groups, topic.name)
+        told = TxnOffsetCommitResponseTopic(name=topic.name, partitions=[])
+        topics.append(told)
+        for each in topic.partitions:
+            part = TxnOffsetCommitResponsePartition(partition_index=each.partition_index)
+            told.partitions.append(part)
+            if 0 <= each.partition_index < count:
+                partition = TopicPartition(topic.name, each.partition_index)
+                parts.append((partition, part))
+                wanted[partition] = (
+                    each.committed_offset,
+                    each.committed_leader_epoch,
+                    each.committed_metadata or "",
+                )
+            else:
+                part.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if pace.spend():
+                yield
+    commit = Commit(
+        request.group_id,
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id,
+        wanted,
+    )
+
+    async def respond() -> TxnOffsetCommitResponse:
+        codes = await _commit_in_transaction(groups, checks, header, request, commit)
+        for partition, part in parts:
+            part.error_code = codes[partition]
+        return TxnOffsetCommitResponse(topics=topics)
+
+    return respond()
+
+
+async def _commit_in_transaction(
+    groups: Groups,
+    checks: TransactionChecks,
+    header: RequestHeader,
+    request: TxnOffsetCommitRequest,
+    commit: Commit,
+) -> Mapping[TopicPartition, ErrorCode]:
+    def refuse(code: ErrorCode) -> dict[TopicPartition, ErrorCode]:
+        return dict.fromkeys(commit.offsets, code)
+
+    if not commit.group:
+        return refuse(ErrorCode.INVALID_GROUP_ID)
+    led = groups.find(commit.group)
+    if led is None:
+        return refuse(ErrorCode.NOT_COORDINATOR)
+    producer = Identity(request.producer_id, request.producer_epoch)
+    adds = header.api_version >= _ADDS_GROUP_SINCE
+    verification = led.begin_verification(*producer, bumps_epochs=adds)
+    if verification is not None:
+        found = await checks.check(request.transactional_id, producer, [led.partition_key], adds)
+        code = found[led.partition_key]
+        if code is not ErrorCode.NONE:
+            retried = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            told = tell_producer(code, retried, header.api_version >= _ABORTABLE_SINCE)
+            if told is not retried:
+                led.refuse_verification(producer.producer_id, verification)
+            return refuse(told)
+
+    def decide(shard: GroupShard, now: Now) -> dict[TopicPartition, ErrorCode]:
+        code = led.check_producer(*producer, verification)
+        return shard.commit(now, 0, commit, producer) if code is ErrorCode.NONE else refuse(code)
+
+    codes: dict[TopicPartition, ErrorCode] = await led.ask(header, answering(decide), refuse)
+    return codes
+
+
 async def fetch_offsets(
     groups: Groups, header: RequestHeader, request: OffsetFetchRequest
 ) -> OffsetFetchResponse:
     """The offsets that groups have committed: of the partitions asked for, or all."""
+    stable = request.require_stable
     if header.api_version >= _SEVERAL_GROUPS_SINCE:
         return OffsetFetchResponse(
-            groups=[await _fetch_group(groups, header, each) for each in request.groups]
+            groups=[await _fetch_group(groups, header, stable, each) for each in request.groups]
         )
-    found = await _ask_offsets(groups, header, request.group_id)
+    found = await _ask_offsets(groups, header, stable, request.group_id)
     code = found if isinstance(found, ErrorCode) else ErrorCode.NONE
     if code is not ErrorCode.NONE and header.api_version >= _ONE_CODE_SINCE:
         return OffsetFetchResponse(error_code=code)
-    committed = {} if isinstance(found, ErrorCode) else found
+    committed: _Found = {} if isinstance(found, ErrorCode) else found
     wanted: list[_Asked] = (
         _by_topic(groups, committed)
         if request.topics is None
         else [(each.name, ZERO_UUID, each.partition_indexes) for each in request.topics]
     )
 
-    def tell(index: int, each: Committed, _: ErrorCode) -> OffsetFetchResponsePartition:
+    def tell(index: int, each: Committed, of_one: ErrorCode) -> OffsetFetchResponsePartition:
         return OffsetFetchResponsePartition(
             partition_index=index,
             committed_offset=each.offset,
             committed_leader_epoch=each.leader_epoch,
             metadata=each.metadata,
-            error_code=code,
+            error_code=code or of_one,
         )
 
     told = await in_turns(_tell_offsets(wanted, committed, tell))
@@ -162,10 +260,10 @@ async def fetch_offsets(
 
 
 async def _fetch_group(
-    groups: Groups, header: RequestHeader, group: OffsetFetchRequestGroup
+    groups: Groups, header: RequestHeader, stable: bool, group: OffsetFetchRequestGroup
 ) -> OffsetFetchResponseGroup:
     committed = await _ask_offsets(
-        groups, header, group.group_id, group.member_id, group.member_epoch
+        groups, header, stable, group.group_id, group.member_id, group.member_epoch
     )
     if isinstance(committed, ErrorCode):
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=[], error_code=committed)
@@ -204,7 +302,7 @@ async def _fetch_group(
 
 def _tell_offsets(
     wanted: Iterable[_Asked],
-    committed: Mapping[TopicPartition, Committed],
+    committed: _Found,
     tell: Callable[[int, Committed, ErrorCode], T],
 ) -> Steps[list[tuple[str | None, bytes, list[T]]]]:
     told = []
@@ -215,7 +313,11 @@ def _tell_offsets(
         told.append((name, topic_id, partitions))
         for index in indexes:
             each = committed.get(TopicPartition(name or "", index), _MISSING)
-            partitions.append(tell(index, each, code))
+            partitions.append(
+                tell(index, _MISSING, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+                if each is None
+                else tell(index, each, code)
+            )
             if pace.spend():
                 yield
         if pace.spend():
@@ -226,15 +328,27 @@ def _tell_offsets(
 async def _ask_offsets(
     groups: Groups,
     header: RequestHeader,
+    stable: bool,
     group_id: str,
     member_id: str | None = None,
     member_epoch: int = NO_EPOCH,
-) -> Mapping[TopicPartition, Committed] | ErrorCode:
-    def read(shard: GroupShard, _: Now) -> Mapping[TopicPartition, Committed] | ErrorCode:
-        code = shard.check_fetch(group_id, member_id, member_epoch)
-        return dict(shard.offsets(group_id)) if code is ErrorCode.NONE else code
+) -> _Found | ErrorCode:
+    """The offsets of a group, or the error code.
 
-    found: Mapping[TopicPartition, Committed] | ErrorCode = await groups.ask(
+    Args:
+        stable: whether an offset that a transaction will decide is not told (KIP-447).
+    """
+
+    def read(shard: GroupShard, _: Now) -> _Found | ErrorCode:
+        code = shard.check_fetch(group_id, member_id, member_epoch)
+        if code is not ErrorCode.NONE:
+            return code
+        found: dict[TopicPartition, Committed | None] = dict(shard.offsets(group_id))
+        if stable:
+            found.update(dict.fromkeys(shard.undecided(group_id)))
+        return found
+
+    found: _Found | ErrorCode = await groups.ask(
         header, group_id, answering(read), lambda code: code
     )
     return found

@@ -8,26 +8,34 @@
 - If single records break a rule, the error names them (KIP-467).
 - A duplicate from an idempotent producer is answered with NONE and the offset of the stored batch.
 - If another broker leads, the response names it from version 10 on (KIP-951).
-- Not served: transactional batches (INVALID_TXN_STATE) and versions 0-2, which carry the message
-  formats before 0.11; Kafka 4 closes the connection too.
+- The first transactional batch of a transaction in a partition waits until the transaction's
+  coordinator has confirmed that the partition is part of it, or from version 12 on, made it part
+  of it (KIP-890).
+- Not served: versions 0-2, which carry the message formats before 0.11; Kafka 4 closes the
+  connection too.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
-from typing import cast
+from collections.abc import Awaitable, Mapping
+from typing import TypeAlias, cast
 
 from trimtab.broker.cluster_view import ClusterView
 from trimtab.broker.delayed_response import DelayedResponse
 from trimtab.broker.partition import Partition
 from trimtab.broker.refused import Refused
 from trimtab.broker.replicas import Replicas
-from trimtab.errors import ErrorCode
-from trimtab.records import NO_OFFSET, NO_TIMESTAMP
+from trimtab.broker.transaction_checks import TransactionChecks, tell_producer
+from trimtab.broker.verification import Verification
+from trimtab.coordinator.transaction import Identity
+from trimtab.errors import CorruptData, ErrorCode
+from trimtab.records import NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from trimtab.server.request import CloseConnection
-from trimtab.server.turns import Steps
+from trimtab.server.turns import Pace, Steps, in_turns
 from trimtab.storage.storage import StorageError
+from trimtab.wire.batch_cy import BatchHeader, read_header
+from trimtab.wire.batch_header import is_transactional
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -37,27 +45,114 @@ from trimtab.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from trimtab.wire.sentinels import ALL_IN_SYNC_REPLICAS
+from trimtab.wire.types import BytesLike, StoredBytes
 
 _ZSTD_SINCE = 7
 _RECORD_ERRORS_SINCE = 8
 _LEADERS_SINCE = 10
+_ABORTABLE_SINCE = 11
+_ADDS_PARTITIONS_SINCE = 12
 _TOPIC_IDS_SINCE = 13
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 """Record bytes that are appended before other requests are served."""
 _PARTITION_COST = 32 * 1024
 """Bytes that each partition counts as, in addition to its records."""
 _EMPTY = memoryview(b"")
+_NONE_VERIFIED: Mapping[TopicPartition, Verification | ErrorCode] = {}
+_REFUSED_BY_COORDINATOR = (
+    "the transaction's coordinator does not confirm it as part of the transaction."
+)
+_Response: TypeAlias = "ProduceResponse | None"
 
 _log = logging.getLogger(__name__)
 
 
 def produce(
-    replicas: Replicas, header: RequestHeader, request: ProduceRequest
-) -> Steps[ProduceResponse | Awaitable[ProduceResponse] | None]:
+    replicas: Replicas, checks: TransactionChecks, header: RequestHeader, request: ProduceRequest
+) -> Steps[_Response | Awaitable[_Response]]:
     """Append the batches, and answer with their offsets."""
+    if request.transactional_id is None:
+        return _append_batches(replicas, header, request, _NONE_VERIFIED)
+    return _verify(replicas, checks, header, request)
+
+
+def _verify(
+    replicas: Replicas, checks: TransactionChecks, header: RequestHeader, request: ProduceRequest
+) -> Steps[_Response | Awaitable[_Response]]:
+    """Append the batches once the coordinator has confirmed those that begin a transaction."""
+    transactional_id = request.transactional_id
+    assert transactional_id is not None
+    adds = header.api_version >= _ADDS_PARTITIONS_SINCE
+    verified: dict[TopicPartition, Verification | ErrorCode] = {}
+    producers: dict[Identity, None] = {}
+    pace = Pace()
+    for topic in request.topic_data:
+        name = _name_of(replicas.view, header.api_version, topic)
+        for data in topic.partition_data:
+            if pace.spend():
+                yield
+            batch = _peek(data.records)
+            if name is None or batch is None:
+                continue
+            partition = replicas.partitions.get((name, data.index))
+            if partition is None or not partition.is_leader:
+                continue
+            producers[Identity(batch.producer_id, batch.producer_epoch)] = None
+            verification = partition.begin_verification(batch, adds)
+            if verification is not None:
+                verified[TopicPartition(name, data.index)] = verification
+    if not verified:
+        return (yield from _append_batches(replicas, header, request, verified))
+    if len(producers) > 1:  # each request is of one producer
+        verified.update(dict.fromkeys(verified, ErrorCode.INVALID_PRODUCER_ID_MAPPING))
+        return (yield from _append_batches(replicas, header, request, verified))
+
+    async def append_verified() -> _Response:
+        (producer,) = producers
+        codes = await checks.check(transactional_id, producer, verified.keys(), adds)
+        knows_abortable = header.api_version >= _ABORTABLE_SINCE
+        for key, code in codes.items():
+            if code is ErrorCode.NONE:
+                continue
+            told = tell_producer(code, ErrorCode.NOT_ENOUGH_REPLICAS, knows_abortable)
+            partition, refused = replicas.partitions.get(key), verified[key]
+            if told is not ErrorCode.NOT_ENOUGH_REPLICAS and partition is not None:
+                assert isinstance(refused, Verification)
+                partition.verifications.refuse(producer.producer_id, refused)
+            verified[key] = told
+        response = await in_turns(_append_batches(replicas, header, request, verified))
+        if response is None or isinstance(response, ProduceResponse):
+            return response
+        return await response
+
+    return append_verified()
+
+
+def _peek(records: BytesLike | StoredBytes | None) -> BatchHeader | None:
+    """The header of a transactional batch, which is checked later; None if it is not one."""
+    try:
+        header = read_header(cast("memoryview", records or b""))
+    except CorruptData:
+        return None
+    return header if header.is_transactional and header.producer_id >= 0 else None
+
+
+def _append_batches(
+    replicas: Replicas,
+    header: RequestHeader,
+    request: ProduceRequest,
+    verified: Mapping[TopicPartition, Verification | ErrorCode],
+) -> Steps[_Response | Awaitable[_Response]]:
+    """Append the batches.
+
+    Args:
+        verified: for batches that begin a transaction, what the leader needs, or why the
+            coordinator has refused them.
+    """
     version = header.api_version
     fault = ErrorCode.NONE
     answer = ProduceResponse(responses=[], throttle_time_ms=0, node_endpoints=[])
@@ -72,10 +167,7 @@ def produce(
 
     left = _BYTES_AT_ONCE
     for topic in request.topic_data:
-        name: str | None = topic.name
-        if version >= _TOPIC_IDS_SINCE:
-            known = replicas.view.image.topics_by_id.get(topic.topic_id)
-            name = None if known is None else known.name
+        name = _name_of(replicas.view, version, topic)
         partitions = []
         left -= _PARTITION_COST
         if left < 0:
@@ -87,7 +179,7 @@ def produce(
                 yield
                 left = _BYTES_AT_ONCE
             response, partition, next_offset = yield from _append(
-                replicas, version, request.acks, name, data
+                replicas, version, request, name, data, verified
             )
             if partition is not None:
                 # Before the next yield, as this broker may not lead any more after it.
@@ -141,13 +233,14 @@ def await_commit(
 def _append(
     replicas: Replicas,
     version: int,
-    acks: int,
+    request: ProduceRequest,
     topic: str | None,
     data: PartitionProduceData,
+    verified: Mapping[TopicPartition, Verification | ErrorCode],
 ) -> Steps[tuple[PartitionProduceResponse, Partition | None, int]]:
     """Append one batch; returns the partition's response. If that must wait for a commit, also the
     partition and the offset that its high watermark must reach."""
-    log_start_offset = NO_OFFSET
+    log_start_offset, acks = NO_OFFSET, request.acks
     try:
         if not -1 <= acks <= 1:
             raise Refused(ErrorCode.INVALID_REQUIRED_ACKS)
@@ -157,9 +250,14 @@ def _append(
         log_start_offset = partition.log.log_start_offset
         records = cast("memoryview", _EMPTY if data.records is None else data.records)
         allows_zstd = version >= _ZSTD_SINCE
+        verification = verified.get(TopicPartition(topic, data.index)) if verified else None
+        if isinstance(verification, ErrorCode):
+            raise Refused(verification, f"{partition}: {_REFUSED_BY_COORDINATOR}")
+        if request.transactional_id is None and is_transactional(records):
+            raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if partition.rules.is_compacted and partition.is_leader:
             yield from partition.rules.check_keys(records, allows_zstd)
-        appended = partition.append(records, allows_zstd, acks)
+        appended = partition.append(records, allows_zstd, acks, verification)
     except Refused as refused:
         at_fault = refused.at_fault
         if refused.is_wrong_time is not None and version >= _RECORD_ERRORS_SINCE:
@@ -198,6 +296,14 @@ def _append(
     if acks == ALL_IN_SYNC_REPLICAS and partition.high_watermark < appended.next_offset:
         return part, partition, appended.next_offset
     return part, None, 0
+
+
+def _name_of(view: ClusterView, version: int, topic: TopicProduceData) -> str | None:
+    """The name of a topic in a request; None if its id is not known."""
+    if version < _TOPIC_IDS_SINCE:
+        return topic.name
+    known = view.image.topics_by_id.get(topic.topic_id)
+    return None if known is None else known.name
 
 
 def _name_leader(
