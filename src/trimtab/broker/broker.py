@@ -32,8 +32,10 @@ from trimtab.broker.producer_ids import ProducerIds
 from trimtab.broker.replicas import Replicas
 from trimtab.broker.transactions import Transactions
 from trimtab.broker.upkeep import Upkeep
+from trimtab.metadata.features import SUPPORTED
 from trimtab.metadata.image import ClusterImage
 from trimtab.metadata.replayed import read_replayed, refuse_other_history
+from trimtab.server.api_versions import Features
 from trimtab.server.listener import Listener
 from trimtab.storage.log_directory import LogDirectory
 from trimtab.storage.storage import Storage, StorageError
@@ -134,7 +136,13 @@ class Broker:
             link,
             random,
         )
-        self.listener = Listener(broker_id, handlers_of(self.services), config, self.services.turns)
+        self.listener = Listener(
+            broker_id,
+            handlers_of(self.services),
+            config,
+            self.services.turns,
+            lambda: Features(SUPPORTED, self.image.features, self.metadata.next_offset - 1),
+        )
         self.failed = asyncio.Event()
         self._working = self.metadata, self.upkeep, self.replicas
         self._stopping: asyncio.Task[None] | None = None

@@ -4,7 +4,7 @@ it leads."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, cast
+from typing import cast
 
 from trimtab.broker.cluster_view import ClusterView
 from trimtab.broker.coordinator import Coordinator
@@ -13,10 +13,8 @@ from trimtab.broker.coordinator_topic import TRANSACTIONS_TOPIC
 from trimtab.broker.marker_sender import MarkerSender
 from trimtab.coordinator.effects import Ending, Now
 from trimtab.coordinator.transaction_shard import TransactionRules, TransactionShard
+from trimtab.metadata.features import TRANSACTION_VERSION
 from trimtab.storage.storage import StorageError
-
-TRANSACTION_VERSION: Final = "transaction.version"
-"""The feature whose level says whether producers have another epoch in each transaction."""
 
 
 class Transactions(Coordinator[TransactionShard]):

@@ -45,7 +45,8 @@ from trimtab.controller.sessions import Probe, Sessions
 from trimtab.controller.topic_rules import UNCLEAN, TopicRules
 from trimtab.controller.topics import decide_create, decide_delete
 from trimtab.errors import ErrorCode, KafkaError
-from trimtab.metadata.image import ELR_VERSION, METADATA_LEVEL, METADATA_VERSION, ClusterImage
+from trimtab.metadata.features import SUPPORTED
+from trimtab.metadata.image import ClusterImage
 from trimtab.server.turns import Steps
 from trimtab.storage.storage import Storage
 from trimtab.wire.messages.allocate_producer_ids import (
@@ -100,7 +101,6 @@ MAX_REACH_S = 1.0
 """Time that a response waits for brokers to replay at most, so that a slow one delays it only so
 long."""
 
-_FEATURES = {METADATA_VERSION: METADATA_LEVEL, ELR_VERSION: 1}
 
 _log = logging.getLogger(__name__)
 
@@ -175,8 +175,8 @@ class Controller:
         """Write the feature levels if they are missing, and start session and upkeep timers."""
         self._commit(
             [
-                FeatureLevelRecord(name=name, feature_level=level)
-                for name, level in _FEATURES.items()
+                FeatureLevelRecord(name=name, feature_level=highest)
+                for name, (_, highest) in SUPPORTED.items()
                 if name not in self.image.features
             ]
         )

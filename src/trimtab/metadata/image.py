@@ -42,13 +42,6 @@ CONFIG_CLIENT_METRICS = 16
 CONFIG_GROUP = 32
 """Types of resources with configs, numbered as in `ConfigResource.Type`."""
 
-METADATA_VERSION = "metadata.version"
-METADATA_LEVEL = 25
-"""The feature that defines how records are encoded, at Kafka 4.0's level (IBP_4_0_IV3)."""
-
-ELR_VERSION = "eligible.leader.replicas.version"
-"""The feature for eligible leader replicas: at level 1 they are tracked and may be elected."""
-
 UNFENCE = -1
 FENCE = 1
 """Values of `fenced` in a broker's change record; 0 changes nothing."""

@@ -5,32 +5,75 @@
   Apache Kafka 4 does the same.
 - An ApiVersions request of an unsupported version is answered in version 0, with
   UNSUPPORTED_VERSION and the supported versions of ApiVersions itself (KIP-511).
-- No features are advertised.
+- Up to version 3, features whose lowest level is 0 are not told as supported: Java's clients before
+  4.0 would fail (KAFKA-17011).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 from trimtab.errors import ErrorCode
 from trimtab.server.request import Handler
 from trimtab.wire.framing import RequestHeader
 from trimtab.wire.messages import APIS, Api, ProduceRequest
-from trimtab.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from trimtab.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+from trimtab.wire.sentinels import NO_EPOCH
 
 API_VERSIONS = ApiVersionsRequest.api_key
+_LEVEL_0_SINCE = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
-def describe_api_versions(apis: Mapping[int, Api]) -> Handler:
-    """The ApiVersions handler of a node that serves these APIs."""
+class Features(NamedTuple):
+    """The features of a cluster (KIP-584).
+
+    Attributes:
+        supported: the lowest and the highest level of each that this node supports.
+        finalized: the level of each in the cluster.
+        epoch: rises with each change of `finalized`.
+    """
+
+    supported: Mapping[str, tuple[int, int]]
+    finalized: Mapping[str, int]
+    epoch: int
+
+
+NO_FEATURES: Final = Features({}, {}, NO_EPOCH)
+
+
+def describe_api_versions(apis: Mapping[int, Api], features: Callable[[], Features]) -> Handler:
+    """The ApiVersions handler of a node that serves these APIs, in a cluster with these features
+    now."""
     advertised = [_advertise(apis[key]) for key in sorted(apis)]
 
     def describe(header: RequestHeader, request: ApiVersionsRequest) -> ApiVersionsResponse:
         if header.api_version >= 3 and not _is_valid(request):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
-        return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=advertised)
+        now = features()
+        return ApiVersionsResponse(
+            error_code=ErrorCode.NONE,
+            api_keys=advertised,
+            supported_features=[
+                SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
+                for name, (lowest, highest) in sorted(now.supported.items())
+                if lowest or header.api_version >= _LEVEL_0_SINCE
+            ],
+            finalized_features_epoch=now.epoch,
+            finalized_features=[
+                FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+                for name, level in sorted(now.finalized.items())
+                if level
+            ],
+        )
 
     return describe
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from trimtab.config import INT_MAX, Value
-from trimtab.server.api_versions import API_VERSIONS, describe_api_versions
+from trimtab.server.api_versions import (
+    API_VERSIONS,
+    NO_FEATURES,
+    Features,
+    describe_api_versions,
+)
 from trimtab.server.connection import Connection
 from trimtab.server.faults import Faults
 from trimtab.server.request import Handler
@@ -51,6 +56,7 @@ class Listener:
         handlers: by API key.
         config: the node's options; they may change while it listens.
         turns: runs the handlers of the largest requests in steps.
+        features: the features of the cluster now.
 
     Attributes:
         capacity: connections that the process has file descriptors for; a lower limit than
@@ -65,11 +71,12 @@ class Listener:
         handlers: Mapping[int, Handler],
         config: Mapping[str, Value],
         turns: Turns | None = None,
+        features: Callable[[], Features] = lambda: NO_FEATURES,
     ) -> None:
         self.node_id = node_id
         self.config = config
         self.apis = {key: APIS[key] for key in (*handlers, API_VERSIONS)}
-        self.handlers = {**handlers, API_VERSIONS: describe_api_versions(self.apis)}
+        self.handlers = {**handlers, API_VERSIONS: describe_api_versions(self.apis, features)}
         self.counts = ServerCounts()
         self.faults = Faults()
         self.turns = Turns() if turns is None else turns

@@ -213,9 +213,6 @@ def test_a_failing_handler_closes_its_connection(
 @pytest.mark.parametrize(
     ("kind", "version", "code", "word"),
     [
-        (1, 2, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional.id"),
-        (1, 3, ErrorCode.UNSUPPORTED_VERSION, "transactional.id"),
-        (1, 6, ErrorCode.UNSUPPORTED_VERSION, "transactional.id"),
         (2, 6, ErrorCode.UNSUPPORTED_VERSION, "share groups"),
         (9, 6, ErrorCode.INVALID_REQUEST, "type 9"),
     ],
@@ -254,9 +251,6 @@ def test_producer_ids_are_never_assigned_twice(lab: Any) -> None:
                 response = await client.ask(request, 5)
                 assert (response.error_code, response.producer_epoch) == (0, 0)
                 ids.add(response.producer_id)
-        transactional = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=0)
-        refused = await lab.connect().ask(transactional, 5)
-        assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
         return ids
 
     first = lab.run(scenario, brokers=2)

@@ -74,7 +74,7 @@ REFUSED: list[tuple[str, Any, ErrorCode]] = [
         lambda lab: lab.batch(
             b"v", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True
         ),
-        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
     ("too large", lambda lab: lab.batch(b"v" * 2000), ErrorCode.MESSAGE_TOO_LARGE),
     (

@@ -16,7 +16,7 @@ from trimtab.controller.broker_states import (
     is_current,
 )
 from trimtab.errors import ErrorCode
-from trimtab.metadata.image import METADATA_VERSION
+from trimtab.metadata.features import METADATA_VERSION
 from trimtab.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from trimtab.wire.messages.broker_registration import (
     BrokerRegistrationRequest,

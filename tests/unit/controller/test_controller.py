@@ -15,7 +15,8 @@ from tests.unit.controller.conftest import content_of
 from trimtab.config import BROKER, read
 from trimtab.controller.controller import Controller
 from trimtab.errors import ErrorCode
-from trimtab.metadata.image import CONFIG_BROKER, CONFIG_TOPIC, ELR_VERSION, METADATA_VERSION
+from trimtab.metadata.features import SUPPORTED
+from trimtab.metadata.image import CONFIG_BROKER, CONFIG_TOPIC
 from trimtab.sim.world import World
 from trimtab.storage.storage import StorageError
 from trimtab.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
@@ -187,7 +188,9 @@ def lab() -> Iterator[Lab]:
 
 def test_a_cluster_begins_with_its_features(lab: Lab) -> None:
     async def scenario() -> None:
-        assert lab.controller.image.features == {METADATA_VERSION: 25, ELR_VERSION: 1}
+        assert lab.controller.image.features == {
+            name: highest for name, (_, highest) in SUPPORTED.items()
+        }
         assert lab.controller.journal.end_offset == 2
 
     lab.run(scenario)

@@ -1,7 +1,9 @@
-"""trimtab's transactional producer on Apache Kafka, with other projects' clients as readers.
+"""trimtab's transactional producer on its own cluster and on Apache Kafka, with other projects'
+clients as readers.
 
-Skipped without Java; the first run fetches Apache Kafka's jars. Each test runs with both protocols:
-`transaction.version` 2, the default of Apache Kafka 4, and 1, that of older brokers.
+On Apache Kafka each test runs with both protocols: `transaction.version` 2, the default of Apache
+Kafka 4, and 1, that of older brokers. These tests are skipped without Java; the first run fetches
+Apache Kafka's jars.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import pytest
 
 from benchmarks.processes import ApacheKafka
 from tests.kafka import transaction_version
-from trimtab import Admin, ErrorCode, Producer, TopicPartition
+from trimtab import Admin, Cluster, ErrorCode, Producer, TopicPartition
 from trimtab.client.group_offsets import ConsumerGroup
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.options import Options
@@ -32,9 +34,19 @@ PATIENCE = 60.0
 """Timeout of a reader, in seconds."""
 
 
-@pytest.fixture(scope="module", params=[2, 1], ids=["version-2", "version-1"])
-def servers(apache_kafka: ApacheKafka, request: pytest.FixtureRequest) -> Iterator[str]:
-    with transaction_version(apache_kafka, request.param):
+@pytest.fixture(
+    scope="module",
+    params=[("trimtab", 2), ("kafka", 2), ("kafka", 1)],
+    ids=["trimtab", "version-2", "version-1"],
+)
+def servers(request: pytest.FixtureRequest) -> Iterator[str]:
+    where, level = request.param
+    if where == "trimtab":
+        with Cluster(brokers=3) as cluster:
+            yield cluster.bootstrap_servers
+        return
+    apache_kafka: ApacheKafka = request.getfixturevalue("apache_kafka")
+    with transaction_version(apache_kafka, level):
         yield apache_kafka.address
 
 
@@ -332,7 +344,7 @@ def test_records_need_a_transaction(servers: str, topic: str) -> None:
 
 
 def test_both_protocols_are_met(servers: str, request: pytest.FixtureRequest) -> None:
-    level = request.node.callspec.params["servers"]
+    _, level = request.node.callspec.params["servers"]
 
     async def ask() -> int:
         options = Options(PRODUCER, {"bootstrap.servers": servers})
