@@ -1,4 +1,8 @@
-"""Options: accepted values, refused values, and the errors."""
+"""Options: accepted values, refused values, and the errors.
+
+The options of brokers are in several files, such as `trimtab.config.coordinators`; those without
+effect are made by `trimtab.config.unused`.
+"""
 
 from __future__ import annotations
 

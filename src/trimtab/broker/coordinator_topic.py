@@ -34,30 +34,35 @@ class _Creation(NamedTuple):
     """How Kafka creates a topic.
 
     Attributes:
-        options: what the names of the broker's options begin with.
-        configs: of the topic; in braces, an option of the broker.
+        partitions: the option that has their number.
+        replicas: the option that has their number.
+        options: of the topic that have the value of an option of the broker.
+        configs: other options of the topic.
     """
 
-    options: str
+    partitions: str
+    replicas: str
+    options: dict[str, str]
     configs: dict[str, str]
 
 
 _CREATIONS = {
     GROUPS_TOPIC: _Creation(
-        "offsets.topic",
-        {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": "{offsets.topic.segment.bytes}",
-        },
+        "offsets.topic.num.partitions",
+        "offsets.topic.replication.factor",
+        {"segment.bytes": "offsets.topic.segment.bytes"},
+        {"cleanup.policy": "compact", "compression.type": "producer"},
     ),
     TRANSACTIONS_TOPIC: _Creation(
-        "transaction.state.log",
+        "transaction.state.log.num.partitions",
+        "transaction.state.log.replication.factor",
+        {
+            "min.insync.replicas": "transaction.state.log.min.isr",
+            "segment.bytes": "transaction.state.log.segment.bytes",
+        },
         {
             "cleanup.policy": "compact",
             "compression.type": "producer",
-            "min.insync.replicas": "{transaction.state.log.min.isr}",
-            "segment.bytes": "{transaction.state.log.segment.bytes}",
             "unclean.leader.election.enable": "false",
         },
     ),
@@ -116,23 +121,21 @@ class CoordinatorTopic:
         """Have the controller create the topic, as Kafka configures it; whether it is there now."""
         config = self._view.config
         creation = _CREATIONS[self.name]
-        option = f"{creation.options}.replication.factor"
-        replicas = cast(int, config[option])
-        if option not in self._view.given:
+        replicas = cast(int, config[creation.replicas])
+        if creation.replicas not in self._view.given:
             live = sum(not each.fenced for each in self._view.image.brokers.values())
             replicas = min(replicas, live)
+        configs = {name: str(config[option]) for name, option in creation.options.items()}
+        configs |= creation.configs
         request = CreateTopicsRequest(
             topics=[
                 CreatableTopic(
                     name=self.name,
-                    num_partitions=cast(int, config[f"{creation.options}.num.partitions"]),
+                    num_partitions=cast(int, config[creation.partitions]),
                     replication_factor=replicas,
                     configs=[
-                        CreatableTopicConfig(
-                            name=name,
-                            value=str(config[value[1:-1]]) if value[0] == "{" else value,
-                        )
-                        for name, value in creation.configs.items()
+                        CreatableTopicConfig(name=name, value=value)
+                        for name, value in configs.items()
                     ],
                 )
             ]

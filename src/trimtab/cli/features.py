@@ -1,7 +1,8 @@
 """Show and change a cluster's levels of features, with the options of kafka-features (KIP-584).
 
 A level stands for a form of the cluster's metadata or records, such as `metadata.version`. That
-feature's levels are shown as Apache Kafka's releases. trimtab's own cluster has no levels.
+feature's levels are shown as Apache Kafka's releases. The levels of trimtab's own cluster cannot be
+changed.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ More than 600 lines, because it is one table.
 
 from __future__ import annotations
 
+from trimtab.config.coordinators import COORDINATORS
 from trimtab.config.options import (
     BOOLEAN,
     CLUSTER_WIDE,
@@ -19,34 +20,16 @@ from trimtab.config.options import (
     LONG_MAX,
     NOT_NEGATIVE,
     POSITIVE,
-    READ_ONLY,
-    SHORT,
     STRING,
     Option,
     OptionTable,
-    OptionType,
     Range,
-    UpdateMode,
-    Value,
 )
 from trimtab.config.topic import TOPIC
+from trimtab.config.unused import unused
 
 _ONE_LOOP = "One event loop serves all connections; there is no thread pool."
-_NO_SHARES = "There are no share groups, and so no topic for their state."
 _SELECTORS = "org.apache.kafka.common.replica."
-
-
-def _unused(
-    name: str,
-    kind: OptionType,
-    default: Value,
-    why: str,
-    valid: Range | tuple[str, ...] | None = None,
-    unit: str = "",
-    dynamic: UpdateMode = READ_ONLY,
-) -> Option:
-    """An option of Apache Kafka that has no effect here; `why` is its documentation."""
-    return Option(name, kind, default, why, valid, unit, honoured=False, dynamic=dynamic)
 
 
 def _broker_form(topic: str, broker: str) -> Option:
@@ -110,10 +93,10 @@ _NODE = (
         ("broker", "controller"),
         kip="KIP-631",
     ),
-    _unused("early.start.listeners", LIST, None, "All listeners start together."),
-    _unused("log.dir", LIST, ("/tmp/kafka-logs",), "Set log.dirs instead."),
-    _unused("metadata.log.dir", STRING, None, "The controller's log is in its data directory."),
-    _unused(
+    unused("early.start.listeners", LIST, None, "All listeners start together."),
+    unused("log.dir", LIST, ("/tmp/kafka-logs",), "Set log.dirs instead."),
+    unused("metadata.log.dir", STRING, None, "The controller's log is in its data directory."),
+    unused(
         "security.inter.broker.protocol",
         STRING,
         "PLAINTEXT",
@@ -183,8 +166,8 @@ _CONNECTIONS = (
         POSITIVE,
         "bytes",
     ),
-    _unused("background.threads", INT, 10, _ONE_LOOP, POSITIVE, dynamic=CLUSTER_WIDE),
-    _unused(
+    unused("background.threads", INT, 10, _ONE_LOOP, POSITIVE, dynamic=CLUSTER_WIDE),
+    unused(
         "max.connection.creation.rate",
         INT,
         INT_MAX,
@@ -192,31 +175,31 @@ _CONNECTIONS = (
         NOT_NEGATIVE,
         dynamic=CLUSTER_WIDE,
     ),
-    _unused(
+    unused(
         "max.connections.per.ip.overrides",
         STRING,
         "",
         "max.connections.per.ip applies to every address.",
         dynamic=CLUSTER_WIDE,
     ),
-    _unused("num.io.threads", INT, 8, _ONE_LOOP, POSITIVE, dynamic=CLUSTER_WIDE),
-    _unused("num.network.threads", INT, 3, _ONE_LOOP, POSITIVE, dynamic=CLUSTER_WIDE),
-    _unused("num.recovery.threads.per.data.dir", INT, 2, _ONE_LOOP, POSITIVE, dynamic=CLUSTER_WIDE),
-    _unused(
+    unused("num.io.threads", INT, 8, _ONE_LOOP, POSITIVE, dynamic=CLUSTER_WIDE),
+    unused("num.network.threads", INT, 3, _ONE_LOOP, POSITIVE, dynamic=CLUSTER_WIDE),
+    unused("num.recovery.threads.per.data.dir", INT, 2, _ONE_LOOP, POSITIVE, dynamic=CLUSTER_WIDE),
+    unused(
         "queued.max.request.bytes",
         LONG,
         -1,
         "A connection is not read while one of its requests is unanswered.",
         unit="bytes",
     ),
-    _unused(
+    unused(
         "queued.max.requests", INT, 500, "Each connection has one request in progress.", POSITIVE
     ),
-    _unused(
+    unused(
         "request.timeout.ms", INT, 30_000, "Each kind of request has its own timeout.", unit="ms"
     ),
     *(
-        _unused(
+        unused(
             f"{name}.buffer.bytes",
             INT,
             default,
@@ -231,7 +214,7 @@ _CONNECTIONS = (
         )
     ),
     *(
-        _unused(
+        unused(
             f"{name}.purgatory.purge.interval.requests",
             INT,
             default,
@@ -266,7 +249,7 @@ _REPLICATION = (
         True,
         "Whether a broker hands over leadership of its partitions before it stops.",
     ),
-    _unused(
+    unused(
         "num.replica.fetchers",
         INT,
         1,
@@ -358,14 +341,14 @@ _REPLICATION = (
         )
         for side, what in (("leader", "that leaders send to"), ("follower", "that are fetched for"))
     ),
-    _unused(
+    unused(
         "initial.broker.registration.timeout.ms",
         INT,
         60_000,
         "A broker waits for the controller without a limit.",
         unit="ms",
     ),
-    _unused(
+    unused(
         "replica.alter.log.dirs.io.max.bytes.per.second",
         LONG,
         LONG_MAX,
@@ -450,7 +433,7 @@ _CONTROLLER = (
         POSITIVE,
         "ms",
     ),
-    _unused(
+    unused(
         "metadata.log.max.snapshot.interval.ms",
         LONG,
         3_600_000,
@@ -458,7 +441,7 @@ _CONTROLLER = (
         NOT_NEGATIVE,
         "ms",
     ),
-    _unused(
+    unused(
         "metadata.log.segment.bytes",
         INT,
         1_073_741_824,
@@ -466,14 +449,14 @@ _CONTROLLER = (
         Range(8_388_608),
         "bytes",
     ),
-    _unused(
+    unused(
         "metadata.log.segment.ms",
         LONG,
         604_800_000,
         "The controller begins a new log with each snapshot.",
         unit="ms",
     ),
-    _unused(
+    unused(
         "metadata.max.idle.interval.ms",
         INT,
         500,
@@ -482,7 +465,7 @@ _CONTROLLER = (
         "ms",
     ),
     *(
-        _unused(
+        unused(
             f"metadata.max.retention.{unit}",
             LONG,
             default,
@@ -492,7 +475,7 @@ _CONTROLLER = (
         for unit, default in (("bytes", 104_857_600), ("ms", 604_800_000))
     ),
     *(
-        _unused(
+        unused(
             f"controller.quorum.{name}.ms",
             INT,
             default,
@@ -632,14 +615,14 @@ _LOGS = (
         "bytes",
         dynamic=CLUSTER_WIDE,
     ),
-    _unused(
+    unused(
         "log.cleaner.io.buffer.load.factor",
         DOUBLE,
         0.9,
         "The table of keys grows as needed.",
         dynamic=CLUSTER_WIDE,
     ),
-    _unused(
+    unused(
         "log.cleaner.io.buffer.size",
         INT,
         524_288,
@@ -648,7 +631,7 @@ _LOGS = (
         "bytes",
         CLUSTER_WIDE,
     ),
-    _unused(
+    unused(
         "log.cleaner.io.max.bytes.per.second",
         DOUBLE,
         1.7976931348623157e308,
@@ -656,7 +639,7 @@ _LOGS = (
         unit="bytes/s",
         dynamic=CLUSTER_WIDE,
     ),
-    _unused(
+    unused(
         "log.cleaner.threads",
         INT,
         1,
@@ -664,8 +647,8 @@ _LOGS = (
         NOT_NEGATIVE,
         dynamic=CLUSTER_WIDE,
     ),
-    _unused("log.dir.failure.timeout.ms", LONG, 30_000, "There is one directory.", POSITIVE, "ms"),
-    _unused(
+    unused("log.dir.failure.timeout.ms", LONG, 30_000, "There is one directory.", POSITIVE, "ms"),
+    unused(
         "log.flush.start.offset.checkpoint.interval.ms",
         INT,
         60_000,
@@ -675,254 +658,11 @@ _LOGS = (
     ),
 )
 
-
-def _bounds(what: str, low: int, high: int, least: int, kip: str = "KIP-848") -> tuple[Option, ...]:
-    """The bounds of an option of consumer groups."""
-    return tuple(
-        Option(
-            f"group.consumer.{word}.{what}.ms",
-            INT,
-            value,
-            f"{doc} value of consumer.{what}.ms that a group may have.",
-            Range(least),
-            "ms",
-            kip,
-        )
-        for word, value, doc in (("min", low, "Smallest"), ("max", high, "Largest"))
-    )
-
-
-_COORDINATORS = (
-    Option(
-        "group.consumer.assignment.interval.ms",
-        INT,
-        1000,
-        "Least time between two computations of a consumer group's assignment: a change that comes "
-        "earlier waits for the first heartbeat after that time.",
-        NOT_NEGATIVE,
-        "ms",
-        "KIP-1263",
-        dynamic=CLUSTER_WIDE,
-    ),
-    *_bounds("assignment.interval", 0, 15_000, 0, "KIP-1263"),
-    *_bounds("heartbeat.interval", 5000, 15_000, 1),
-    *_bounds("session.timeout", 45_000, 60_000, 1),
-    _unused(
-        "group.consumer.regex.refresh.interval.ms",
-        INT,
-        600_000,
-        "Regular expressions of consumer groups are matched again whenever topics change.",
-        Range(10_000),
-        "ms",
-    ),
-    Option(
-        "group.consumer.assignors",
-        LIST,
-        ("uniform", "range", "load"),
-        "Assignors that members of consumer groups may ask for; the first is the default.",
-        ("uniform", "range", "load"),
-        kip="KIP-848",
-    ),
-    Option(
-        "group.consumer.heartbeat.interval.ms",
-        INT,
-        5000,
-        "How often a member of a consumer group is asked to send a heartbeat.",
-        POSITIVE,
-        "ms",
-        "KIP-848",
-    ),
-    Option(
-        "group.consumer.max.size",
-        INT,
-        INT_MAX,
-        "Most members of a consumer group.",
-        POSITIVE,
-        kip="KIP-848",
-    ),
-    Option(
-        "group.consumer.migration.policy",
-        STRING,
-        "bidirectional",
-        "Whether a group with members changes from the classic to the consumer protocol (upgrade),"
-        " back (downgrade), both ways, or not at all (disabled).",
-        ("disabled", "downgrade", "upgrade", "bidirectional"),
-        kip="KIP-848",
-        ignores_case=True,
-    ),
-    Option(
-        "group.consumer.session.timeout.ms",
-        INT,
-        45_000,
-        "A member of a consumer group that sends no heartbeat for this long is removed.",
-        POSITIVE,
-        "ms",
-        "KIP-848",
-    ),
-    Option(
-        "group.initial.rebalance.delay.ms",
-        INT,
-        3000,
-        "Time that the first rebalance of an empty group waits for more members.",
-        NOT_NEGATIVE,
-        "ms",
-        "KIP-134",
-    ),
-    Option(
-        "group.max.session.timeout.ms",
-        INT,
-        1_800_000,
-        "Longest session of a group's member.",
-        unit="ms",
-    ),
-    Option("group.max.size", INT, INT_MAX, "Most members of a group.", POSITIVE, kip="KIP-389"),
-    Option(
-        "group.min.session.timeout.ms",
-        INT,
-        6000,
-        "Shortest session of a group's member.",
-        unit="ms",
-    ),
-    Option(
-        "offset.metadata.max.bytes",
-        INT,
-        4096,
-        "Longest metadata of a committed offset.",
-        unit="bytes",
-    ),
-    Option(
-        "offsets.retention.check.interval.ms",
-        LONG,
-        600_000,
-        "Time between two searches for committed offsets whose retention time is over.",
-        POSITIVE,
-        "ms",
-    ),
-    Option(
-        "offsets.retention.minutes",
-        INT,
-        10_080,
-        "Time that committed offsets are kept after their group has lost its last member.",
-        POSITIVE,
-        "minutes",
-        "KIP-211",
-    ),
-    Option(
-        "offsets.topic.num.partitions",
-        INT,
-        50,
-        "Partitions of __consumer_offsets when it is created.",
-        POSITIVE,
-    ),
-    Option(
-        "offsets.topic.replication.factor",
-        SHORT,
-        3,
-        "Replicas of __consumer_offsets when it is created. Unless it is set, there are fewer where"
-        " there are fewer brokers.",
-        POSITIVE,
-    ),
-    Option(
-        "offsets.topic.segment.bytes",
-        INT,
-        104_857_600,
-        "Size of the segments of __consumer_offsets.",
-        POSITIVE,
-        "bytes",
-    ),
-    _unused("share.coordinator.state.topic.min.isr", SHORT, 2, _NO_SHARES, POSITIVE),
-    _unused("share.coordinator.state.topic.num.partitions", INT, 50, _NO_SHARES, POSITIVE),
-    _unused("share.coordinator.state.topic.replication.factor", SHORT, 3, _NO_SHARES, POSITIVE),
-    Option(
-        "add.partitions.to.txn.retry.backoff.max.ms",
-        INT,
-        100,
-        "Time for which a leader repeats the question whether a partition becomes part of a"
-        " transaction, while the one before it ends.",
-        NOT_NEGATIVE,
-        "ms",
-        "KIP-890",
-    ),
-    Option(
-        "add.partitions.to.txn.retry.backoff.ms",
-        INT,
-        20,
-        "Time between two such questions.",
-        POSITIVE,
-        "ms",
-        "KIP-890",
-    ),
-    Option(
-        "transaction.max.timeout.ms",
-        INT,
-        900_000,
-        "The longest transaction.timeout.ms of a producer.",
-        POSITIVE,
-        "ms",
-        "KIP-98",
-    ),
-    Option(
-        "transaction.remove.expired.transaction.cleanup.interval.ms",
-        INT,
-        3_600_000,
-        "How often transactional ids are deleted that nobody has used for long.",
-        POSITIVE,
-        "ms",
-        "KIP-98",
-    ),
-    Option(
-        "transaction.state.log.min.isr",
-        INT,
-        2,
-        "min.insync.replicas of __transaction_state when it is created.",
-        POSITIVE,
-    ),
-    Option(
-        "transaction.state.log.num.partitions",
-        INT,
-        50,
-        "Partitions of __transaction_state when it is created.",
-        POSITIVE,
-    ),
-    Option(
-        "transaction.state.log.replication.factor",
-        SHORT,
-        3,
-        "Replicas of __transaction_state when it is created. Unless it is set, there are fewer"
-        " where there are fewer brokers.",
-        POSITIVE,
-    ),
-    Option(
-        "transaction.state.log.segment.bytes",
-        INT,
-        104_857_600,
-        "Size of the segments of __transaction_state.",
-        POSITIVE,
-        "bytes",
-    ),
-    Option(
-        "transaction.two.phase.commit.enable",
-        BOOLEAN,
-        False,
-        "Whether producers may keep prepared transactions open without a limit.",
-        kip="KIP-939",
-    ),
-    Option(
-        "transactional.id.expiration.ms",
-        INT,
-        604_800_000,
-        "How long a transactional id without an open transaction is kept after its last use.",
-        POSITIVE,
-        "ms",
-        "KIP-98",
-    ),
-)
-
 _PLAIN = "brokers accept plain-text connections only; run them in a trusted network"
 
 BROKER = OptionTable(
     "broker",
-    (*_NODE, *_CONNECTIONS, *_REPLICATION, *_CONTROLLER, *_LOGS, *_COORDINATORS),
+    (*_NODE, *_CONNECTIONS, *_REPLICATION, *_CONTROLLER, *_LOGS, *COORDINATORS),
     {
         "authorizer.class.name": (
             "there is no authorization: every client may do everything; run it in a trusted network"

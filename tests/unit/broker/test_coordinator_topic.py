@@ -1,4 +1,4 @@
-"""The topic of the groups: created once, with as many replicas as there are brokers."""
+"""The topics of coordinators: created once, with as many replicas as there are brokers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from trimtab.broker.cluster_view import ClusterView
-from trimtab.broker.coordinator_topic import GROUPS_TOPIC, CoordinatorTopic
+from trimtab.broker.coordinator_topic import GROUPS_TOPIC, TRANSACTIONS_TOPIC, CoordinatorTopic
 from trimtab.errors import ErrorCode
 from trimtab.server.peer import PeerLost
 
@@ -30,7 +30,9 @@ class Controller:
         return SimpleNamespace(topics=[result])
 
 
-def create(code: int | None, advances: int = 0, **options: int) -> tuple[Any, int]:
+def create(
+    code: int | None, advances: int = 0, name: str = GROUPS_TOPIC, **options: int
+) -> tuple[Any, int]:
     """Create the topic, which is there after so many advances of the metadata; returns the request
     and how often the metadata were waited for."""
     controller = Controller(code)
@@ -42,7 +44,7 @@ def create(code: int | None, advances: int = 0, **options: int) -> tuple[Any, in
 
     async def run() -> None:
         view = ClusterView(0, "c", options)
-        topic = CoordinatorTopic(GROUPS_TOPIC, view, cast(Any, controller), advance)
+        topic = CoordinatorTopic(name, view, cast(Any, controller), advance)
         assert not topic.exists
         assert topic.find_leader("g") is None
         await topic.create(lambda: waits >= advances)
@@ -70,3 +72,24 @@ def test_nobody_waits_for_a_topic_that_is_not_created(
 def test_a_number_of_replicas_that_is_set_is_kept() -> None:
     topic, _ = create(ErrorCode.NONE, **{"offsets.topic.replication.factor": 2})
     assert topic.replication_factor == 2
+
+
+@pytest.mark.kip(98)
+def test_the_topic_of_transactions_is_created_as_kafka_configures_it() -> None:
+    options = {
+        "transaction.state.log.num.partitions": 7,
+        "transaction.state.log.replication.factor": 5,
+        "transaction.state.log.min.isr": 4,
+    }
+    topic, _ = create(ErrorCode.NONE, name=TRANSACTIONS_TOPIC, **options)
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == (
+        "__transaction_state",
+        7,
+        5,
+    )
+    configs = {each.name: each.value for each in topic.configs}
+    assert configs["min.insync.replicas"] == "4"
+    assert (configs["cleanup.policy"], configs["unclean.leader.election.enable"]) == (
+        "compact",
+        "false",
+    )

@@ -1,4 +1,9 @@
-"""Transactions on brokers: the coordinator, the leaders that ask it, markers, offsets of groups."""
+"""Transactions on brokers.
+
+The coordinator (`trimtab.broker.coordinator`, `trimtab.broker.producer_ids`), the leaders that ask
+it (`trimtab.broker.transaction_checks`), markers (`trimtab.broker.marker_sender`,
+`trimtab.broker.handlers.markers`), and the offsets of groups.
+"""
 
 from __future__ import annotations
 

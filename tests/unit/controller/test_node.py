@@ -237,7 +237,8 @@ def test_every_api_that_is_served_is_advertised(lab: Lab) -> None:
 async def test_a_node_whose_disk_fails_closes_connections_and_sets_failed(lab: Lab) -> None:
     peer, waiting = await lab.connect(), await lab.connect()
     await lab.register(peer)
-    fetching = asyncio.ensure_future(lab.fetch(waiting, 4, max_wait_ms=60_000))
+    end = lab.node.controller.journal.end_offset
+    fetching = asyncio.ensure_future(lab.fetch(waiting, end, max_wait_ms=60_000))
     lab.world.disk("c").fault = lambda action, path: ENOSPC if action == "append" else 0
     with pytest.raises(PeerLost):
         await peer.ask(create("a"))

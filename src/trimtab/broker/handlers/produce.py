@@ -254,7 +254,11 @@ def _append(
         if isinstance(verification, ErrorCode):
             raise Refused(verification, f"{partition}: {_REFUSED_BY_COORDINATOR}")
         if request.transactional_id is None and is_transactional(records):
-            raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            raise Refused(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                f"{partition}: the batch is part of a transaction, and the request names no "
+                "transactional.id.",
+            )
         if partition.rules.is_compacted and partition.is_leader:
             yield from partition.rules.check_keys(records, allows_zstd)
         appended = partition.append(records, allows_zstd, acks, verification)

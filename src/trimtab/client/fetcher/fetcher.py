@@ -256,7 +256,9 @@ class Fetcher:
         due = self._plan.begin_lookups(now)
         if due:
             self._begin(self._look_up(due))
-        doubtful, is_stale = self._plan.begin_validations(now, self._leader_epoch)
+        doubtful, is_stale = self._plan.begin_validations(
+            now, self._leader_epoch, self._metadata.topic_id
+        )
         if doubtful := self._drop_lost(doubtful):
             self._begin(self._validate(doubtful))
         searched = self._plan.begin_searches(now, self._leader)

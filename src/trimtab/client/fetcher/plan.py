@@ -58,7 +58,8 @@ COMMITTED: Final = -5
 NO_END: Final = 2**63 - 1
 """The `end` of a partition that is read for ever."""
 _PATIENCE: Final = 5
-"""How often metadata may be older than the position before it is taken as a new topic's."""
+"""How often metadata may be older than the position before it is taken as a new topic's, where
+topics have no ids."""
 
 
 class Batches(NamedTuple):
@@ -215,6 +216,10 @@ class _NodeState:
     has_more: bool = False
 
 
+def _no_id(_: str) -> bytes:
+    return ZERO_UUID
+
+
 def _no_epoch(partition: TopicPartition) -> int:
     return NO_EPOCH
 
@@ -305,11 +310,18 @@ class FetchPlan:
         return leader(state.partition)
 
     def begin_validations(
-        self, now: float, leader_epoch: Callable[[TopicPartition], int]
+        self,
+        now: float,
+        leader_epoch: Callable[[TopicPartition], int],
+        topic_id: Callable[[str], bytes] = _no_id,
     ) -> tuple[list[PartitionFetch], bool]:
         """Positions that the leader has to confirm now, and whether metadata is stale.
 
-        Each is returned once, and not fetched until `validated` or `fail` is called for it.
+        Each is returned once, and not fetched until `validated` or `fail` is called for it. A
+        leader whose epoch is older than the position cannot tell what is lost.
+
+        Args:
+            topic_id: the present id of a topic, or zero.
         """
         due: list[PartitionFetch] = []
         is_stale = False
@@ -324,7 +336,10 @@ class FetchPlan:
             epoch = leader_epoch(state.partition)
             if not _is_doubtful(state, epoch):
                 continue
-            if epoch < state.last_epoch and state.failures < _PATIENCE:
+            is_same = state.topic_id != ZERO_UUID and state.topic_id == topic_id(
+                state.partition.topic
+            )
+            if epoch < state.last_epoch and (is_same or state.failures < _PATIENCE):
                 self._back_off(state, now)
                 is_stale = True
                 continue

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from tests.unit.client.scripted_transactions import TransactionCluster, make_transaction_cluster
-from trimtab.blocking.admin import Admin
 from trimtab.client.admin import AsyncAdmin, TransactionDescription, TransactionListing
 from trimtab.client.sender.prepared import ProducerIdentity
-from trimtab.cluster import Cluster
-from trimtab.errors import BrokerError, ErrorCode, UsageError
+from trimtab.errors import ErrorCode, UsageError
 from trimtab.records import TopicPartition
 from trimtab.sim.world import World
 from trimtab.wire.messages.describe_transactions import (
@@ -142,15 +140,3 @@ def test_taking_over_an_id_aborts_its_open_transaction(brokers: TransactionClust
 def test_ids_are_a_list_of_texts(brokers: TransactionCluster, call: Any, wrong: Any) -> None:
     with pytest.raises(UsageError, match="transactional_ids"):
         ask(brokers, lambda admin: call(admin, wrong))
-
-
-def test_a_cluster_without_transactions_says_so_at_once() -> None:
-    with Cluster(brokers=1) as cluster, Admin(cluster.bootstrap_servers) as admin:
-        for call in (
-            lambda: admin.list_transactions("orders/"),
-            lambda: admin.describe_transactions(["orders"]),
-            lambda: admin.fence_producers(["orders"]),
-        ):
-            with pytest.raises(BrokerError) as refused:
-                call()
-            assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION

@@ -777,6 +777,19 @@ def test_metadata_older_than_the_position_is_renewed_but_not_for_ever() -> None:
 
 
 @pytest.mark.kip(320)
+def test_an_older_leader_of_the_same_topic_is_not_asked() -> None:
+    """It does not know the records that were read, so it would call them lost."""
+    plan = reading(A, start=COMMITTED)
+    (lookup,) = plan.begin_lookups(0.0)
+    topic_id = bytes(range(16))
+    plan.locate(lookup, 10, 3, topic_id)
+    for now in range(0, 1000, 10):
+        assert plan.begin_validations(now, lambda _: 2, lambda _: topic_id) == ([], True)
+    (asked,), is_stale = plan.begin_validations(1000, lambda _: 3, lambda _: topic_id)
+    assert (asked.leader_epoch, is_stale) == (3, False)
+
+
+@pytest.mark.kip(320)
 def test_a_seek_makes_a_confirmation_void() -> None:
     plan = reading(A, reset=None)
     read_to(plan, 10)

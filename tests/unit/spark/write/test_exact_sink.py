@@ -345,20 +345,6 @@ def test_the_others_are_ended_too_where_one_cannot_be_asked_about(
     assert Ender.ended == len(many)
 
 
-def test_a_cluster_without_transactions_says_so_at_once() -> None:
-    with Cluster(brokers=1) as cluster:
-        plan = Plan("flights", None)
-        made = ledger.KafkaLedger(
-            plan, {"bootstrap.servers": cluster.bootstrap_servers}, "decisions"
-        )
-        with pytest.raises(BrokerError, match="serves no transactions"):
-            made.take_over()
-        with pytest.raises(BrokerError, match="serves no transactions"):
-            made.complete([PreparedTransaction("flights/1", 1, 0)], True)
-        with pytest.raises(BrokerError, match="UNSUPPORTED_VERSION"):
-            made.gone([PreparedTransaction("flights/1", 1, 0)])
-
-
 def test_a_topic_of_decisions_is_made_for_the_sink_or_refused() -> None:
     with Cluster(brokers=1) as cluster, Admin(cluster.bootstrap_servers) as admin:
         admin.create_topic("narrow", partitions=1)

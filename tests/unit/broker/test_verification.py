@@ -1,0 +1,49 @@
+"""Which transactional batches a leader takes (`trimtab.broker.verification`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from trimtab.broker.verification import Verifications
+
+pytestmark = pytest.mark.kip(890)
+
+
+def test_batches_of_one_epoch_share_one_and_the_lowest_sequence() -> None:
+    verifications = Verifications()
+    second = verifications.begin(7, 0, 10, False)
+    first = verifications.begin(7, 0, 0, False)
+    assert first is second
+    assert first.sequence == 0
+    assert verifications.holds(7, first)
+    assert not verifications.holds(8, first)
+    assert not verifications.holds(7, None)
+
+
+def test_a_later_epoch_has_its_own_and_an_earlier_one_none() -> None:
+    verifications = Verifications()
+    old = verifications.begin(7, 0, 0, True)
+    new = verifications.begin(7, 1, 0, True)
+    late = verifications.begin(7, 0, 0, True)
+    assert [verifications.holds(7, each) for each in (old, new, late)] == [False, True, False]
+
+
+def test_a_record_or_a_marker_ends_it() -> None:
+    verifications = Verifications()
+    begun = verifications.begin(7, 0, 0, False)
+    verifications.end(7)
+    assert not verifications.holds(7, begun)
+    again = verifications.begin(7, 0, 5, False)
+    assert again.sequence == 5
+    verifications.clear()
+    assert not verifications.holds(7, again)
+
+
+def test_what_the_coordinator_refuses_is_forgotten() -> None:
+    verifications = Verifications()
+    refused = verifications.begin(7, 0, 0, False)
+    verifications.refuse(7, refused)
+    assert not verifications.holds(7, refused)
+    begun = verifications.begin(7, 0, 0, False)
+    verifications.refuse(7, refused)  # the answer to an earlier question
+    assert verifications.holds(7, begun)
