@@ -31,7 +31,7 @@ class Controller:
 
 
 def create(
-    code: int | None, advances: int = 0, name: str = GROUPS_TOPIC, **options: int
+    code: int | None, advances: int = 0, name: str = GROUPS_TOPIC, **options: Any
 ) -> tuple[Any, int]:
     """Create the topic, which is there after so many advances of the metadata; returns the request
     and how often the metadata were waited for."""
@@ -56,7 +56,7 @@ def create(
 
 @pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS])
 def test_who_creates_it_waits_until_its_leaders_are_known(code: ErrorCode) -> None:
-    topic, waits = create(code, advances=3, **{"offsets.topic.num.partitions": 7})
+    topic, waits = create(code, 3, GROUPS_TOPIC, **{"offsets.topic.num.partitions": 7})
     assert (topic.name, topic.num_partitions, waits) == ("__consumer_offsets", 7, 3)
 
 
@@ -76,7 +76,7 @@ def test_a_number_of_replicas_that_is_set_is_kept() -> None:
 
 @pytest.mark.kip(98)
 def test_the_topic_of_transactions_is_created_as_kafka_configures_it() -> None:
-    options = {
+    options: dict[str, Any] = {
         "transaction.state.log.num.partitions": 7,
         "transaction.state.log.replication.factor": 5,
         "transaction.state.log.min.isr": 4,

@@ -17,6 +17,7 @@ from tests.unit.broker.conftest import Lab
 from tests.unit.broker.replicas import kill, leading, start, until
 from tests.unit.broker.test_broker import delete_topic
 from trimtab.broker.coordinator_topic import TRANSACTIONS_TOPIC, partition_of
+from trimtab.broker.refused import Refused
 from trimtab.errors import ErrorCode
 from trimtab.wire.batch_cy import read_headers
 from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -83,9 +84,12 @@ class Sender:
             self.sequences.clear()
         return ErrorCode(answer.error_code)
 
-    def _is_loaded(self) -> bool:
+    def _shard(self) -> Any:
         led = self.lab.brokers[self.coordinator].transactions.find(self.id)
-        return led is not None and led.shard is not None
+        return None if led is None else led.shard
+
+    def _is_loaded(self) -> bool:
+        return self._shard() is not None
 
     async def add(self, topic: str = "t", index: int = 0) -> ErrorCode:
         request = AddPartitionsToTxnRequest(
@@ -161,9 +165,9 @@ class Sender:
         return str(state.transaction_state)
 
     async def until(self, state: str) -> None:
-        led = self.lab.brokers[self.coordinator].transactions.find(self.id)
-        name = TransactionStatus[re.sub("(?<!^)(?=[A-Z])", "_", state).upper()]
-        await until(lambda: led.shard.transactions[self.id].status is name)
+        status = TransactionStatus[re.sub("(?<!^)(?=[A-Z])", "_", state).upper()]
+        transactions = self._shard().transactions
+        await until(lambda: transactions[self.id].status is status)
 
 
 def markers(lab: Lab, topic: str = "t", index: int = 0) -> list[int]:
@@ -245,7 +249,7 @@ def test_a_marker_forgets_what_the_coordinator_has_said(lab: Lab) -> None:
         verification = partition.begin_verification(header, False)
         await sender.end()
         await sender.until("CompleteCommit")
-        with pytest.raises(Exception, match="not part of a transaction") as refused:
+        with pytest.raises(Refused, match="not part of a transaction") as refused:
             partition.append(batch, True, 1, verification)
         assert refused.value.code is ErrorCode.INVALID_TXN_STATE
 
@@ -390,6 +394,12 @@ def test_markers_that_are_late_are_refused(lab: Lab) -> None:
     run(lab, scenario)
 
 
+def has_groups(lab: Lab) -> bool:
+    """Whether the group is loaded."""
+    led = lab.brokers[0].groups.find("g")
+    return led is not None and led.shard is not None
+
+
 async def offsets_of(lab: Lab, stable: bool = True, group: str = "g") -> tuple[int, int]:
     """The offset of t-0, and the error code."""
     request = OffsetFetchRequest(
@@ -414,7 +424,7 @@ def test_offsets_are_decided_by_the_end_of_their_transaction(lab: Lab, version: 
         sender = Sender(lab, version)
         await sender.init()
         await lab.connect().ask(FindCoordinatorRequest(key="g", key_type=0), 2)
-        await until(lambda: lab.brokers[0].groups.find("g").shard is not None)
+        await until(lambda: has_groups(lab))
         for offset, commit, expected in ((5, True, 5), (9, False, 5), (7, True, 7)):
             before = await offsets_of(lab)
             if version == OLD:
@@ -450,11 +460,11 @@ def test_undecided_offsets_survive_a_restart(lab: Lab) -> None:
         sender = Sender(lab)
         await sender.init()
         await lab.connect().ask(FindCoordinatorRequest(key="g", key_type=0), 2)
-        await until(lambda: lab.brokers[0].groups.find("g").shard is not None)
+        await until(lambda: has_groups(lab))
         assert await sender.commit_offset(3) is ErrorCode.NONE
         kill(lab, 0)
         await start(lab, 0)
-        await until(lambda: sender._is_loaded() and lab.brokers[0].groups.find("g").shard)
+        await until(lambda: sender._is_loaded() and has_groups(lab))
         assert await offsets_of(lab) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
         assert await sender.end() is ErrorCode.NONE
         await sender.until("CompleteCommit")
