@@ -1,7 +1,9 @@
-"""Streams and batches written exactly once, to Apache Kafka; what a reader of committed ones sees.
+"""Streams and batches written exactly once, to trimtab's cluster and to Apache Kafka; what a reader
+of committed ones sees.
 
-Skipped without Java. The crashes are in `tests/unit/spark/test_exactly_once.py` and, with real
-processes, in `python -m benchmarks.exactly_once`.
+Those on Apache Kafka are skipped without Java. The crashes are in
+`tests/unit/spark/test_exactly_once.py` and, with real processes, in
+`python -m benchmarks.exactly_once`.
 """
 
 from __future__ import annotations
@@ -28,8 +30,12 @@ FILES = 3
 LINES = 200
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[str]:
+@pytest.fixture(scope="module", params=["trimtab", "kafka"])
+def kafka(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "trimtab":
+        with Cluster(config={"transaction.two.phase.commit.enable": True}) as cluster:
+            yield cluster.bootstrap_servers
+        return
     try:
         find_java()
         kafka_jars()
@@ -167,10 +173,3 @@ def test_the_last_decision_is_found_behind_what_was_aborted(
             zombie.flush()
     ledger.take_over(after=driver)
     assert ledger.last_decision() == decisions[-1]
-
-
-def test_a_cluster_without_transactions_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    add_file(tmp_path / "in", 0)
-    frame = spark.readStream.text(str(tmp_path / "in"))
-    with Cluster(brokers=1) as cluster, pytest.raises(Exception, match="serves no transactions"):
-        write_stream(frame, "none", tmp_path / "checkpoint", cluster.bootstrap_servers)

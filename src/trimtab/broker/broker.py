@@ -39,8 +39,11 @@ from trimtab.server.api_versions import Features
 from trimtab.server.listener import Listener
 from trimtab.storage.log_directory import LogDirectory
 from trimtab.storage.storage import Storage, StorageError
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
 
 _SHUTDOWN_TIMEOUT_S = 5.0
+_TWO_PHASE = {InitProducerIdRequest.api_key: 6}
+"""The version with which a producer asks for transactions without a time limit (KIP-939)."""
 
 _log = logging.getLogger(__name__)
 
@@ -142,6 +145,7 @@ class Broker:
             config,
             self.services.turns,
             lambda: Features(SUPPORTED, self.image.features, self.metadata.next_offset - 1),
+            _TWO_PHASE if config["transaction.two.phase.commit.enable"] else None,
         )
         self.failed = asyncio.Event()
         self._working = self.metadata, self.upkeep, self.replicas

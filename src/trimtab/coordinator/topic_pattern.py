@@ -289,7 +289,11 @@ class _Reader:
             except (ValueError, OverflowError):
                 raise PatternRefused(f"\\x{digits} is no character") from None
         octal = sign
-        while len(octal) < 3 and self._text[self._at : self._at + 1] in tuple("01234567"):
+        while (
+            sign in "01234567"
+            and len(octal) < 3
+            and self._text[self._at : self._at + 1] in tuple("01234567")
+        ):
             octal += self._next()
         if set(octal) <= set("01234567") and (octal[0] == "0" or len(octal) == 3):
             return chr(int(octal, 8))

@@ -57,6 +57,7 @@ class Listener:
         config: the node's options; they may change while it listens.
         turns: runs the handlers of the largest requests in steps.
         features: the features of the cluster now.
+        unstable: by API key, versions above the stable ones that are served up to this one.
 
     Attributes:
         capacity: connections that the process has file descriptors for; a lower limit than
@@ -72,10 +73,13 @@ class Listener:
         config: Mapping[str, Value],
         turns: Turns | None = None,
         features: Callable[[], Features] = lambda: NO_FEATURES,
+        unstable: Mapping[int, int] | None = None,
     ) -> None:
         self.node_id = node_id
         self.config = config
         self.apis = {key: APIS[key] for key in (*handlers, API_VERSIONS)}
+        for key, version in (unstable or {}).items():
+            self.apis[key] = self.apis[key]._replace(max_version=version)
         self.handlers = {**handlers, API_VERSIONS: describe_api_versions(self.apis, features)}
         self.counts = ServerCounts()
         self.faults = Faults()

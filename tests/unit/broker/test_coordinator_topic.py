@@ -70,7 +70,8 @@ def test_nobody_waits_for_a_topic_that_is_not_created(
 
 
 def test_a_number_of_replicas_that_is_set_is_kept() -> None:
-    topic, _ = create(ErrorCode.NONE, **{"offsets.topic.replication.factor": 2})
+    replicas: dict[str, Any] = {"offsets.topic.replication.factor": 2}
+    topic, _ = create(ErrorCode.NONE, **replicas)
     assert topic.replication_factor == 2
 
 

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.kip(848)
         ("[]a-]+", "] a-", "b"),
         (r"[\d\-.]+", "1-2.3", "a"),
         ("[[:alpha:]]+[[:^alpha:]]", "ab1", "abc"),
+        (r"a\-1\.2\_3", "a-1.2_3", "a-1.2"),
         (r"\w+\.\d+", "top_ic.12", "top-ic.12 topic12"),
         (r"\Wx\D\S", "-xaa", "axaa -x1a"),
         ("(?:a|b)(?P<name>c)(?<other>d)", "acd bcd", "cd"),

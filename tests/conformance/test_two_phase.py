@@ -1,7 +1,8 @@
-"""Transactions that one process prepares and another ends, on Apache Kafka 4.3.
+"""Transactions that one process prepares and another ends, on our cluster and on Apache Kafka.
 
-Skipped without Java; the first run fetches Apache Kafka's jars. Each test runs with both protocols,
-with and without a transaction timeout (KIP-939, which that version marks as unstable).
+Each test runs with and without a transaction timeout (KIP-939, which Apache Kafka 4.3 marks as
+unstable), and there with both protocols. Those tests are skipped without Java; the first run
+fetches Apache Kafka's jars.
 """
 
 from __future__ import annotations
@@ -17,13 +18,20 @@ import pytest
 
 from benchmarks.exactly_once import TwoPhaseKafka, wait_for_markers
 from tests.kafka import transaction_version
-from trimtab import Admin, Consumer, ErrorCode, Producer, TopicPartition
+from trimtab import Admin, Cluster, Consumer, ErrorCode, Producer, TopicPartition
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
 from trimtab.errors import BrokerError, TransactionError
 
 
-@pytest.fixture(scope="module", params=[2, 1], ids=["version-2", "version-1"])
-def servers(two_phase_kafka: TwoPhaseKafka, request: pytest.FixtureRequest) -> Iterator[str]:
+@pytest.fixture(
+    scope="module", params=[None, 2, 1], ids=["trimtab", "kafka-version-2", "kafka-version-1"]
+)
+def servers(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param is None:
+        with Cluster(config={"transaction.two.phase.commit.enable": True}) as cluster:
+            yield cluster.bootstrap_servers
+        return
+    two_phase_kafka: TwoPhaseKafka = request.getfixturevalue("two_phase_kafka")
     with transaction_version(two_phase_kafka, request.param):
         yield two_phase_kafka.address
 
