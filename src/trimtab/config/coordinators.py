@@ -197,6 +197,14 @@ COORDINATORS = (
         "ms",
         "KIP-890",
     ),
+    unused(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        INT,
+        10_000,
+        "A transaction is aborted as soon as its time is over.",
+        POSITIVE,
+        "ms",
+    ),
     Option(
         "transaction.max.timeout.ms",
         INT,
@@ -206,6 +214,12 @@ COORDINATORS = (
         "ms",
         "KIP-98",
     ),
+    unused(
+        "transaction.partition.verification.enable",
+        BOOLEAN,
+        True,
+        "Leaders always ask the coordinator before the first batch of a transaction.",
+    ),
     Option(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         INT,
@@ -214,6 +228,14 @@ COORDINATORS = (
         POSITIVE,
         "ms",
         "KIP-98",
+    ),
+    unused(
+        "transaction.state.log.load.buffer.size",
+        INT,
+        5_242_880,
+        "The log is loaded in pieces of a megabyte.",
+        POSITIVE,
+        "bytes",
     ),
     Option(
         "transaction.state.log.min.isr",
