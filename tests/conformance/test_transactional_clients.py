@@ -12,6 +12,7 @@ import pytest
 from benchmarks.jars import KAFKA_VERSION, OLD_CLIENT, find_client_jars, find_kafka_jars
 from benchmarks.processes import call_java, run_java
 from trimtab import Admin, Cluster, Consumer, Producer, TopicPartition
+from trimtab.cli import main
 
 # kafka-python uses a deprecated API to read its schemas.
 pytestmark = pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
@@ -151,33 +152,42 @@ def test_java(servers: str, topic: str, version: str) -> None:
 
 
 @needs_java
-def test_kafkas_tool_finds_and_aborts_a_transaction_without_its_producer(
-    servers: str, topic: str
+def test_kafkas_tool_finds_and_aborts_a_transaction_as_ours_does(
+    servers: str, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if find_kafka_jars() is None:
         pytest.skip("needs Apache Kafka: python -m benchmarks.jars")
 
-    def ask(*words: str) -> list[list[str]]:
+    def ask(*words: str, duration: int | None = None) -> list[list[str]]:
+        """What Kafka's tool prints, and ours, too; but for a duration in the given column."""
         tool = "org.apache.kafka.tools.TransactionsCommand"
-        done = call_java(
-            tool, "--bootstrap-server", servers, *words, heap="128m", level="off", stderr=None
-        )
+        words = ("--bootstrap-server", servers, *words)
+        done = call_java(tool, *words, heap="128m", level="off", stderr=None)
         assert done.returncode == 0, done.stdout
-        return [line.split() for line in done.stdout.splitlines()[1:]]
+        rows = sorted(line.split("\t") for line in done.stdout.splitlines())
+        if words[2] != "abort":
+            assert main(["transactions", *words]) == 0
+            ours = sorted(line.split("\t") for line in capsys.readouterr().out.splitlines())
+            if duration is not None:
+                for table in (rows, ours):
+                    for row in table:
+                        row[duration] = ""
+            assert ours == rows
+        return [[cell.strip() for cell in row] for row in rows if not row[0].strip().endswith("Id")]
 
     with Producer(servers, transactional_id=topic) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         offset = producer.send(topic, b"left", partition=0).result(PATIENCE_S).offset
-        (listed,) = [line for line in ask("list") if line[0] == topic]
+        (listed,) = [row for row in ask("list") if row[0] == topic]
         assert listed[3] == "Ongoing"
-        (described,) = ask("describe", "--transactional-id", topic)
+        (described,) = ask("describe", "--transactional-id", topic, duration=7)
         assert described[4:6] == ["Ongoing", "60000"]
-        assert described[-1] == f"{topic}-0"
+        assert described[8] == f"{topic}-0"
         (open_here,) = ask("describe-producers", "--topic", topic, "--partition", "0")
-        assert open_here[-1] == str(offset)
+        assert open_here[5] == str(offset)
         assert committed(servers, topic) == []
         ask("abort", "--topic", topic, "--partition", "0", "--start-offset", str(offset))
         (open_here,) = ask("describe-producers", "--topic", topic, "--partition", "0")
-        assert open_here[-1] == "None"
+        assert open_here[5] == "None"
         producer.abort_transaction()

@@ -59,6 +59,8 @@ class Admin(Face[AsyncAdmin]):
     describe_log_dirs = waits(AsyncAdmin.describe_log_dirs)
     list_transactions = waits(AsyncAdmin.list_transactions)
     describe_transactions = waits(AsyncAdmin.describe_transactions)
+    describe_producers = waits(AsyncAdmin.describe_producers)
+    abort_transaction = waits(AsyncAdmin.abort_transaction)
     fence_producers = waits(AsyncAdmin.fence_producers)
     list_groups = waits(AsyncAdmin.list_groups)
     describe_groups = waits(AsyncAdmin.describe_groups)

@@ -36,6 +36,10 @@ COMMANDS = {
         "trimtab.cli.groups",
         "list, describe, reset and delete consumer groups, and show their lag",
     ),
+    "transactions": (
+        "trimtab.cli.transactions",
+        "list and describe transactions, find and abort those that hang",
+    ),
     "offsets": ("trimtab.cli.offsets", "print first and last offsets, or offsets by timestamp"),
     "delete-records": (
         "trimtab.cli.delete_records",

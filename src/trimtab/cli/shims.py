@@ -39,6 +39,7 @@ SHIMS: Final[Mapping[str, str]] = {
     "kafka-reassign-partitions.sh": "reassign",
     "kafka-get-offsets.sh": "offsets",
     "kafka-consumer-groups.sh": "groups",
+    "kafka-transactions.sh": "transactions",
     "kafka-delete-records.sh": "delete-records",
     "kafka-leader-election.sh": "leader-election",
     "kafka-console-producer.sh": "produce",

@@ -2,7 +2,7 @@
 
 async_admin          the public class
 topics, records, configs, reassignments, elections, log_dirs, eligible_leaders, transactions,
-groups, group_offsets, cluster, features
+producers, groups, group_offsets, cluster, features
                      build the requests, and read the responses
 calls                choose the broker, and retry
 answers              the types of arguments and results
@@ -21,6 +21,7 @@ from trimtab.client.admin.answers import (
     LogDirectory,
     NewTopic,
     PartlyRefused,
+    ProducerDescription,
     Reassignment,
     ReplicaLog,
     TransactionDescription,
@@ -43,6 +44,7 @@ __all__ = [
     "Moment",
     "NewTopic",
     "PartlyRefused",
+    "ProducerDescription",
     "Reassignment",
     "ReplicaLog",
     "TransactionDescription",

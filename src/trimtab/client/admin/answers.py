@@ -157,11 +157,13 @@ class TransactionListing(NamedTuple):
     Attributes:
         state: one of Kafka's: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit,
             CompleteAbort, PrepareEpochFence.
+        coordinator: the broker that coordinates it.
     """
 
     transactional_id: str
     producer_id: int
     state: str
+    coordinator: int
 
 
 class TransactionDescription(NamedTuple):
@@ -171,6 +173,7 @@ class TransactionDescription(NamedTuple):
         timeout_ms: the time after which the coordinator aborts it.
         started_at: in ms since the epoch; -1 if none is open.
         partitions: its partitions that have no marker yet.
+        coordinator: the broker that coordinates it.
     """
 
     transactional_id: str
@@ -180,6 +183,25 @@ class TransactionDescription(NamedTuple):
     timeout_ms: int
     started_at: int
     partitions: tuple[TopicPartition, ...]
+    coordinator: int
+
+
+class ProducerDescription(NamedTuple):
+    """What a partition remembers of an idempotent or transactional producer.
+
+    Attributes:
+        last_sequence: of its last record; -1 if none is remembered.
+        last_timestamp: of its last record, ms since the epoch; -1 if none is remembered.
+        coordinator_epoch: of the coordinator that ended its last transaction here; -1 if none has.
+        open_since_offset: the first offset of its transaction that is open here; -1 if none is.
+    """
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    open_since_offset: int
 
 
 class ReplicaLog(NamedTuple):

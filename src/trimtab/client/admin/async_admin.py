@@ -15,6 +15,7 @@ from trimtab.client.admin import (
     group_offsets,
     groups,
     log_dirs,
+    producers,
     reassignments,
     records,
     transactions,
@@ -30,6 +31,7 @@ from trimtab.client.admin.answers import (
     GroupListing,
     LogDirectory,
     NewTopic,
+    ProducerDescription,
     Reassignment,
     TransactionDescription,
     TransactionListing,
@@ -316,18 +318,33 @@ class AsyncAdmin(AsyncClient):
         )
 
     async def list_transactions(
-        self, prefix: str = "", states: Iterable[str] | None = None
+        self,
+        prefix: str = "",
+        states: Iterable[str] | None = None,
+        *,
+        pattern: str | None = None,
+        longer_than_ms: int | None = None,
+        producer_ids: Iterable[int] = (),
     ) -> list[TransactionListing]:
         """The transactional ids that the cluster knows, sorted (KIP-664).
 
         Args:
             prefix: only ids that begin with this.
             states: only ids in one of these states, such as `["Ongoing"]`; None for all.
+            pattern: only ids that this regular expression matches as a whole (KIP-1152).
+            longer_than_ms: only ids whose transaction began longer ago, or that have had none yet
+                (KIP-994).
+            producer_ids: only ids of these producers; none given: of all.
         """
         return await transactions.list_transactions(
             self._calls,
             checked_text("prefix", prefix),
             None if states is None else checked_texts("states", states),
+            None if pattern is None else checked_text("pattern", pattern),
+            None
+            if longer_than_ms is None
+            else checked_integer("longer_than_ms", longer_than_ms, 0),
+            [checked_integer("producer id", each, 0) for each in producer_ids],
         )
 
     async def describe_transactions(
@@ -336,6 +353,42 @@ class AsyncAdmin(AsyncClient):
         """Epoch, state and partitions of these ids; ids that no coordinator knows are left out."""
         return await transactions.describe_transactions(
             self._calls, checked_texts("transactional_ids", transactional_ids)
+        )
+
+    async def describe_producers(
+        self, partitions: Iterable[Partition], broker: int | None = None
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        """The producers that partitions remember, with their open transactions (KIP-664).
+
+        Args:
+            broker: ask this replica; default: each partition's leader.
+        """
+        return await producers.describe_producers(
+            self._calls,
+            checked_partitions(partitions),
+            None if broker is None else checked_integer("broker", broker, 0),
+        )
+
+    async def abort_transaction(
+        self,
+        partition: Partition,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int = 0,
+    ) -> None:
+        """Abort a transaction in one partition, where its coordinator does not end it (KIP-664).
+
+        Args:
+            producer_epoch: at least that of the transaction's records.
+            coordinator_epoch: at least that of `describe_producers`.
+        """
+        (checked,) = checked_partitions([partition])
+        await producers.abort_transaction(
+            self._calls,
+            checked,
+            checked_integer("producer_id", producer_id, 0),
+            checked_integer("producer_epoch", producer_epoch, 0),
+            checked_integer("coordinator_epoch", coordinator_epoch, 0),
         )
 
     async def fence_producers(

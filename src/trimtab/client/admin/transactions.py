@@ -20,6 +20,7 @@ from trimtab.wire.messages.describe_transactions import (
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
 from trimtab.wire.messages.list_transactions import ListTransactionsRequest
 
+_DURATION_SINCE: Final = 1
 _PATTERN_SINCE: Final = 2
 _INIT_AT_MOST: Final = 5
 _FENCE_TIMEOUT_MS: Final = 60_000
@@ -27,17 +28,37 @@ _FENCE_TIMEOUT_MS: Final = 60_000
 
 
 async def list_transactions(
-    calls: Calls, prefix: str, states: Sequence[str] | None
+    calls: Calls,
+    prefix: str,
+    states: Sequence[str] | None,
+    pattern: str | None,
+    longer_than_ms: int | None,
+    producer_ids: Sequence[int],
 ) -> list[TransactionListing]:
     async def ask(broker: int) -> list[TransactionListing]:
         connection = await calls.connect_to_broker(broker)
         version = connection.version_of(ListTransactionsRequest)
-        has_pattern = prefix and version >= _PATTERN_SINCE
+        regex = pattern
+        if regex is None and prefix and version >= _PATTERN_SINCE:
+            regex = re.escape(prefix) + ".*"
+        for is_given, since, what in (
+            (pattern is not None, _PATTERN_SINCE, "a pattern"),
+            (longer_than_ms is not None, _DURATION_SINCE, "a duration"),
+        ):
+            if is_given and version < since:
+                raise FinalError(
+                    BrokerError(
+                        ErrorCode.UNSUPPORTED_VERSION,
+                        f"it does not select transactions by {what}; leave that out",
+                        f"broker {broker}",
+                    )
+                )
         response = await connection.request(
             ListTransactionsRequest(
                 state_filters=list(states or ()),
-                producer_id_filters=[],
-                transactional_id_pattern=re.escape(prefix) + ".*" if has_pattern else None,
+                producer_id_filters=list(producer_ids),
+                transactional_id_pattern=regex,
+                duration_filter=-1 if longer_than_ms is None else longer_than_ms,
             ),
             version,
         )
@@ -47,7 +68,9 @@ async def list_transactions(
             )
         check(response.error_code, None, f"broker {broker}")
         return [
-            TransactionListing(each.transactional_id, each.producer_id, each.transaction_state)
+            TransactionListing(
+                each.transactional_id, each.producer_id, each.transaction_state, broker
+            )
             for each in response.transaction_states
             if each.transactional_id.startswith(prefix)
         ]
@@ -65,22 +88,22 @@ async def describe_transactions(
 ) -> dict[str, TransactionDescription]:
     """Asks every broker about all ids: each answers for those that it coordinates."""
 
-    async def ask(broker: int) -> list[TransactionState]:
+    async def ask(broker: int) -> list[tuple[int, TransactionState]]:
         connection = await calls.connect_to_broker(broker)
         response = await connection.request(
             DescribeTransactionsRequest(transactional_ids=list(transactional_ids)),
         )
-        return response.transaction_states
+        return [(broker, each) for each in response.transaction_states]
 
     async def describe() -> dict[str, TransactionDescription]:
         await calls.fetch_metadata([])
         found = await asyncio.gather(*map(ask, sorted(calls.session.metadata.nodes)))
         described: dict[str, TransactionDescription] = {}
         missing = dict.fromkeys(transactional_ids, ErrorCode.NOT_COORDINATOR)
-        for state in (state for part in found for state in part):
+        for broker, state in (each for part in found for each in part):
             code = error_code(state.error_code)
             if code is ErrorCode.NONE:
-                described[state.transactional_id] = _describe(state)
+                described[state.transactional_id] = _describe(state, broker)
             if code is not ErrorCode.NOT_COORDINATOR:
                 missing[state.transactional_id] = code
         for name, code in missing.items():
@@ -93,7 +116,7 @@ async def describe_transactions(
     return await calls.retry("describe transactions", describe)
 
 
-def _describe(state: TransactionState) -> TransactionDescription:
+def _describe(state: TransactionState, coordinator: int) -> TransactionDescription:
     return TransactionDescription(
         state.transactional_id,
         state.producer_id,
@@ -106,6 +129,7 @@ def _describe(state: TransactionState) -> TransactionDescription:
             for topic in state.topics
             for partition in topic.partitions
         ),
+        coordinator,
     )
 
 
