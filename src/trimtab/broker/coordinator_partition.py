@@ -45,6 +45,7 @@ _LOAD_BYTES = 1024 * 1024
 _BATCH_BYTES = 512 * 1024
 """Bytes of a batch with the records of several decisions; those of one may have more."""
 _MAX_BATCH = 2**31 - 1
+_AGAIN_S = 0.1
 _OVER = object()
 
 _REFUSALS = {
@@ -303,12 +304,12 @@ class CoordinatorPartition(Generic[S]):
         self._end = self._partition.append_own(memoryview(batch)).next_offset
 
     def _send(self, effects: Effects) -> None:
-        if effects.endings and self._shard is not None:
-            self._end_transactions(self, effects.endings)
         for request, response in effects.responses:
             self._waiting.pop(request, None)
             if not request.answer.done():  # its connection may be lost
                 request.answer.set_result(response)
+        if effects.endings and self._shard is not None:
+            self._end_transactions(self, effects.endings)
 
     # Time
 
@@ -347,12 +348,13 @@ class CoordinatorPartition(Generic[S]):
                 request.answer.set_result(request.refuse(code))
 
     def _start_again(self, code: ErrorCode) -> None:
-        """The log has not what the shard decided: load another one from it."""
+        """The log has not what the shard decided: load another one from it, after a while, as the
+        log may refuse what follows from loading, too."""
         self._drop(code)
-        self._loading = self._begin_load()
+        self._loading = self._begin_load(_AGAIN_S)
 
-    def _begin_load(self) -> asyncio.Task[None]:
-        loading = self._loop.create_task(self._load())
+    def _begin_load(self, after_s: float = 0) -> asyncio.Task[None]:
+        loading = self._loop.create_task(self._load(after_s))
         loading.add_done_callback(self._tell_failure)
         return loading
 
@@ -360,7 +362,8 @@ class CoordinatorPartition(Generic[S]):
         if not loading.cancelled() and (error := loading.exception()) is not None:
             _log.error("the log cannot be loaded partition=%s", self._partition, exc_info=error)
 
-    async def _load(self) -> None:
+    async def _load(self, after_s: float) -> None:
+        await asyncio.sleep(after_s)
         partition = self._partition
         shard = self._make_shard(lambda: partition.rules.max_message_bytes)
         log = partition.log

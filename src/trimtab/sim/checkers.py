@@ -29,6 +29,7 @@ from trimtab.metadata.image import RECOVERING, ClusterImage, PartitionRegistrati
 from trimtab.sim.histories import Damaged, History, ReplicaView, StoredBatch
 from trimtab.sim.topic_kinds import NEVER_MS, TRANSIENT, TopicKind
 from trimtab.sim.virtual_cluster import VirtualBroker, VirtualCluster, current_life
+from trimtab.storage.transaction_index import AbortedBatches
 from trimtab.wire.batch_cy import read_records
 from trimtab.wire.sentinels import NO_LEADER
 
@@ -580,15 +581,19 @@ class _LogCapture(logging.Handler):
 
 
 def _latest_records(view: ReplicaView) -> dict[bytes, object]:
-    """By key, offset and value of a replica's last record; without tombstones."""
+    """By key, offset and value of a replica's last record; without tombstones, and without records
+    of aborted transactions."""
     latest: dict[bytes, tuple[int, bytes | None]] = {}
-    for segment in view.partition.log._segments:
+    log = view.partition.log
+    aborted = AbortedBatches(log.aborted_between(log.first_base_offset, log.log_end_offset))
+    for segment in log._segments:
         position = 0
         while position < segment.size:
             data, headers = segment.batches(position, segment.size)
             for header in headers:
-                for record in read_records("", 0, data[: header.size], 0):
-                    latest[record.key or b""] = record.offset, record.value
+                if header not in aborted:
+                    for record in read_records("", 0, data[: header.size], 0):
+                        latest[record.key or b""] = record.offset, record.value
                 data = data[header.size :]
                 position += header.size
     return {key: (at, value) for key, (at, value) in latest.items() if value is not None}

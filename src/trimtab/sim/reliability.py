@@ -18,14 +18,21 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from trimtab.broker.coordinator_topic import GROUPS_TOPIC
+from trimtab.broker.coordinator_topic import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from trimtab.client.admin import AsyncAdmin
 from trimtab.records import TopicPartition
 from trimtab.sim.checkers import Checkers, Violation, find_unsettled
 from trimtab.sim.faults import FaultSchedule
 from trimtab.sim.group_checker import GroupChecker
 from trimtab.sim.members import GROUP_OPTIONS, GroupPlan, Member
-from trimtab.sim.topic_kinds import GROUPS, GUARDED, PLAIN, choose_kinds
+from trimtab.sim.topic_kinds import GROUPS, GUARDED, PLAIN, TopicKind, choose_kinds
+from trimtab.sim.transactors import (
+    ATOMIC,
+    ATOMIC_KIND,
+    TRANSACTION_OPTIONS,
+    TransactionScene,
+    find_unstable,
+)
 from trimtab.sim.virtual_cluster import VirtualCluster
 from trimtab.sim.workload import Reader, Sender, check_records, read_all
 from trimtab.sim.world import World
@@ -44,6 +51,7 @@ OPTIONS: Final[dict[str, Any]] = {
     "metadata.log.max.record.bytes.between.snapshots": 20_000,
     "min.insync.replicas": 2,
     **GROUP_OPTIONS,
+    **TRANSACTION_OPTIONS,
 }
 """Options of all nodes; intervals are shorter than by default, so that more happens in a minute."""
 
@@ -51,6 +59,8 @@ SETTLE_S: Final = 120.0
 """Seconds after the last fault within which the cluster must have recovered."""
 
 _CHECK_S = 1.0
+_WITH_TRANSACTIONS = 0.5
+"""Share of the runs."""
 _WITH_GROUP = 0.75
 """Share of the runs: without a group there are more faults in a second of the machine's time."""
 _LONG_TIMEOUT_MS = 7_200_000
@@ -99,12 +109,14 @@ class Simulation:
         self.cluster: Final = VirtualCluster(self.world, brokers, OPTIONS)
         self.kinds: Final = choose_kinds(self._random)
         self._has_group = self.world.random("swarm").random() < _WITH_GROUP
-        self._all_kinds: Final = self.kinds | ({GROUPS_TOPIC: GROUPS} if self._has_group else {})
+        self._has_transactions = self.world.random("transactions").random() < _WITH_TRANSACTIONS
+        self._all_kinds: Final = self.kinds | self._find_own_kinds()
         self.checkers: Final = Checkers(self.cluster, self._all_kinds, keep_trace)
         self._senders: list[Sender] = []
         self._readers: list[Reader] = []
         self._members: list[Member] = []
         self.group: GroupChecker | None = None
+        self._transactions: TransactionScene | None = None
         self._sending: list[asyncio.Task[None]] = []
         self._reading: list[asyncio.Task[None]] = []
         self._consuming: list[asyncio.Task[None]] = []
@@ -134,6 +146,8 @@ class Simulation:
         self._start_clients(partitions)
         clients = [each.host for each in self._senders] + [each.host for each in self._readers]
         clients += [each.host for each in self._members]
+        if self._transactions is not None:
+            clients += self._transactions.hosts
         self.schedule = schedule = FaultSchedule(
             self.cluster, self.checkers, self._all_kinds, clients
         )
@@ -149,6 +163,8 @@ class Simulation:
             member.stay()
         for sender in self._senders:
             sender.stop()
+        if self._transactions is not None:
+            self._transactions.stop()
         await self._until(
             lambda: find_unsettled(self.cluster) or schedule.find_needed_disks(), SETTLE_S
         )
@@ -156,6 +172,8 @@ class Simulation:
         await self._check_stored(partitions)
         if self.group is not None:
             await self._check_group(self.group)
+        if self._transactions is not None:
+            await self._check_transactions(self._transactions)
         for task in self._reading:
             task.cancel()
         await asyncio.wait(self._reading)
@@ -174,6 +192,15 @@ class Simulation:
 
     # Topics and clients
 
+    def _find_own_kinds(self) -> dict[str, TopicKind]:
+        """The topics of groups and transactions."""
+        kinds = {}
+        if self._has_group or self._has_transactions:
+            kinds[GROUPS_TOPIC] = GROUPS
+        if self._has_transactions:
+            kinds |= {TRANSACTIONS_TOPIC: GROUPS, ATOMIC: ATOMIC_KIND}
+        return kinds
+
     async def _create_topics(self) -> list[TopicPartition]:
         created: list[TopicPartition] = []
         bootstrap = self.cluster.bootstrap_servers
@@ -183,6 +210,11 @@ class Simulation:
                     partitions = self._random.choice((1, 2, 3)) if topic == GUARDED else 1
                     await admin.create_topic(topic, partitions, 3, config=kind.config)
                     created += [TopicPartition(topic, index) for index in range(partitions)]
+                if self._has_transactions:
+                    self._transactions = TransactionScene(self.world, bootstrap)
+                    await admin.create_topic(
+                        ATOMIC, self._transactions.partitions, 3, config=ATOMIC_KIND.config
+                    )
         return created
 
     def _start_clients(self, partitions: list[TopicPartition]) -> None:
@@ -228,6 +260,9 @@ class Simulation:
                 self._reading.append(create_task(reader.run(), name=reader.host))
         for member in self._members:
             self._consuming.append(create_task(member.run(), name=member.host))
+        if self._transactions is not None:
+            self._sending += self._transactions.start()
+            self._reading.append(self._transactions.read())
 
     def _make_group(self, partitions: list[TopicPartition]) -> None:
         random = self.world.random("group")
@@ -307,6 +342,14 @@ class Simulation:
                     member.stop()
                 await self._until(find_living, SETTLE_S)
                 await self._has_committed(group, admin, deadline_s=0)
+
+    async def _check_transactions(self, scene: TransactionScene) -> None:
+        """Every transaction has ended, and readers of committed records see whole ones only."""
+        with self.world.network.at("last"):
+            await self._until(lambda: find_unstable(self.cluster), SETTLE_S)
+            await scene.read_last()
+            await self._until(scene.find_unread, SETTLE_S)
+            scene.check()
 
     async def _has_committed(
         self, group: GroupChecker, admin: AsyncAdmin, deadline_s: float

@@ -335,6 +335,35 @@ def test_a_coordinator_ends_what_the_one_before_it_has_decided(lab: Lab) -> None
     run(lab, scenario, brokers=3)
 
 
+def test_a_log_that_refuses_the_end_of_a_transaction_is_tried_again(lab: Lab) -> None:
+    """It is loaded again and again meanwhile, but not without a pause."""
+
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        sender = Sender(lab)
+        await sender.init()
+        index = partition_of("x", 4)
+        partition = lab.brokers[sender.coordinator].partitions[TRANSACTIONS_TOPIC, index]
+        append, refused, begin = partition.append_own, 0, partition.log.log_end_offset
+
+        def refuse(records: memoryview) -> Any:
+            nonlocal refused
+            if partition.log.log_end_offset > begin:  # the abort is decided
+                refused += 1
+                raise Refused(ErrorCode.NOT_ENOUGH_REPLICAS)
+            return append(records)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(partition), "append_own", lambda _, records: refuse(records))
+            assert await sender.end(commit=False) is ErrorCode.NONE
+            await asyncio.sleep(5)
+        assert 10 < refused < 60
+        await until(lambda: sender._is_loaded())
+        await sender.until("CompleteAbort")
+
+    run(lab, scenario)
+
+
 def test_a_partition_that_was_deleted_needs_no_marker(lab: Lab) -> None:
     async def scenario() -> None:
         for name in ("t", "u"):

@@ -1,0 +1,425 @@
+"""Transactional producers during a simulation, and what readers of committed records must see.
+
+    begin ─▶ records in some partitions, the offset of a group ─▶ commit or abort ─▶ begin …
+        └─ killed, or replaced by another life with the same transactional id
+
+Each transaction has a number, and each of its records has the whole plan of the transaction. So
+every record that is read tells which others must be there. The outcome of a transaction is unknown
+if its producer was killed or fenced while it ended; then all of it is there, or nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from trimtab.client.admin import AsyncAdmin
+from trimtab.client.consumer import AsyncConsumer
+from trimtab.client.producer import AsyncProducer
+from trimtab.errors import CorruptData, KafkaError, TransactionError
+from trimtab.records import Record, TopicPartition
+from trimtab.sim.checkers import Violation
+from trimtab.sim.network import ANY
+from trimtab.sim.topic_kinds import TopicKind
+from trimtab.sim.virtual_cluster import VirtualCluster
+from trimtab.sim.world import World
+
+ATOMIC: Final = "atomic"
+"""The topic to which transactional producers send."""
+ATOMIC_KIND: Final = TopicKind(True, {"min.insync.replicas": 2, "segment.bytes": 2_000})
+TRANSACTION_OPTIONS: Final[dict[str, Any]] = {
+    "transaction.state.log.num.partitions": 2,
+    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.segment.bytes": 4_000,
+    "transaction.state.log.min.isr": 2,
+}
+"""Options of the nodes, so that the log of transactions is compacted."""
+
+_TIMEOUT_MS: Final = 8_000
+_LONG_TIMEOUT_MS: Final = 1_000_000
+_DAMAGED_RETRY_S: Final = 1.0
+
+
+class Outcome(Enum):
+    """Of a transaction, as its producer knows it."""
+
+    UNKNOWN = 0
+    COMMITTED = 1
+    ABORTED = 2
+
+
+class RecordName(NamedTuple):
+    """Which record of which transaction of which producer a record is, and what the transaction
+    has sent by then."""
+
+    producer: int
+    transaction: int
+    place: int
+
+
+@dataclass
+class Ledger:
+    """The transactions of one transactional id.
+
+    Attributes:
+        records: by transaction, how many records it has sent.
+        outcomes: by transaction.
+        committing: those that were asked to commit.
+        offsets: the transactions that have committed the group's offset: their own number.
+    """
+
+    records: list[int] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    committing: set[int] = field(default_factory=set)
+    offsets: set[int] = field(default_factory=set)
+
+    def begin(self) -> int:
+        self.records.append(0)
+        self.outcomes.append(Outcome.UNKNOWN)
+        return len(self.records) - 1
+
+
+class Transactor:
+    """Producers with one transactional id, one after the other; at times two at once.
+
+    Attributes:
+        group: the group whose offset is committed in transactions.
+    """
+
+    def __init__(self, world: World, number: int, bootstrap: str, partitions: int) -> None:
+        self._world = world
+        self._number = number
+        self._bootstrap = bootstrap
+        self._partitions = partitions
+        self._random = world.random(f"transactor {number}")
+        self._stopping = asyncio.Event()
+        self._lives = 0
+        self._living: dict[asyncio.Task[None], AsyncProducer] = {}
+        self.host = f"transactor-{number}"
+        self.group = f"atomic-{number}"
+        self.ledger = Ledger()
+
+    def stop(self) -> None:
+        """Begin no more; `run` ends when no transaction is open."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        random, loop = self._random, self._world.loop
+        while not self._stopping.is_set():
+            life = loop.create_task(self._live(), name=f"{self.host}/{self._lives}")
+            end_s = random.expovariate(1) * random.choice((1, 5, 20))
+            stopping = loop.create_task(self._stopping.wait())
+            await asyncio.wait([life, stopping], timeout=end_s, return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if not life.done() and random.random() < 0.6:
+                await self._kill()
+            # Otherwise the next life fences this one, which goes on meanwhile.
+            for task in [each for each in self._living if each.done()]:
+                del self._living[task]
+                if not task.cancelled():
+                    task.result()
+        while self._living:
+            done, _ = await asyncio.wait(list(self._living))
+            for task in done:
+                del self._living[task]
+                if not task.cancelled():
+                    task.result()
+        await self._end_last()
+
+    async def _kill(self) -> None:
+        """End the lives: they send nothing more, and their connections break."""
+        self._world.trace.append(f"kill {self.host}")
+        self._world.network.reset(self.host, ANY)
+        for task, producer in list(self._living.items()):
+            task.cancel()
+            await asyncio.wait([task])
+            await producer.close(0)
+            del self._living[task]
+
+    async def _end_last(self) -> None:
+        """Fence what is left, so that it is aborted."""
+        async with self._make_producer() as producer:
+            await producer.init_transactions()
+
+    def _make_producer(self) -> AsyncProducer:
+        self._lives += 1
+        return AsyncProducer(
+            self._bootstrap,
+            wall_clock=self._world.wall_clock,
+            random=self._world.random(f"{self.host}/{self._lives}"),
+            transactional_id=self.host,
+            transaction_timeout_ms=_TIMEOUT_MS,
+            max_block_ms=_LONG_TIMEOUT_MS,
+            delivery_timeout_ms=_LONG_TIMEOUT_MS,
+            request_timeout_ms=self._random.choice((500, 2000, 5000)),
+            linger_ms=self._random.choice((0, 5)),
+            metadata_max_age_ms=10_000,
+        )
+
+    async def _live(self) -> None:
+        producer = self._make_producer()
+        task = asyncio.current_task()
+        assert task is not None
+        self._living[task] = producer
+        try:
+            await producer.init_transactions()
+            while not self._stopping.is_set():
+                await self._transact(producer)
+                await asyncio.sleep(
+                    self._random.expovariate(1) * self._random.choice((0.02, 0.2, 2))
+                )
+        except KafkaError as error:
+            self._world.trace.append(f"{task.get_name()} ends: {error}")
+        await producer.close(5)
+
+    async def _transact(self, producer: AsyncProducer) -> None:
+        random, ledger = self._random, self.ledger
+        await producer.begin_transaction()
+        number = ledger.begin()
+        try:
+            for _ in range(random.choice((0, 1, 2, 5, 20))):
+                index = ledger.records[number]
+                ledger.records[number] += 1
+                content = b"%d %d %d " % (self._number, number, index)
+                await producer.send(
+                    ATOMIC,
+                    content + bytes(random.randrange(100)),
+                    partition=random.randrange(self._partitions),
+                )
+                if random.random() < 0.1:
+                    await asyncio.sleep(random.expovariate(1) * random.choice((0.1, 1, 4)))
+            if random.random() < 0.5:
+                ledger.offsets.add(number)
+                await producer.send_offsets_to_transaction(
+                    {TopicPartition(ATOMIC, 0): number}, self.group
+                )
+            if random.random() < 0.3:
+                await producer.abort_transaction()
+                ledger.outcomes[number] = Outcome.ABORTED
+            else:
+                ledger.committing.add(number)
+                await producer.commit_transaction()
+                ledger.outcomes[number] = Outcome.COMMITTED
+        except TransactionError as error:
+            if error.is_fatal:
+                raise
+            await producer.abort_transaction()
+            ledger.outcomes[number] = Outcome.ABORTED
+
+
+class CommittedReader:
+    """A consumer of committed records that reads the topic from the beginning.
+
+    Attributes:
+        seen: what it has read, by partition and offset.
+    """
+
+    def __init__(self, world: World, bootstrap: str, partitions: int) -> None:
+        self._world = world
+        self._bootstrap = bootstrap
+        self.host = "committed-reader"
+        self.seen: dict[TopicPartition, dict[int, RecordName]] = {
+            TopicPartition(ATOMIC, index): {} for index in range(partitions)
+        }
+
+    async def run(self) -> None:
+        async with self.make_consumer(self.host) as consumer:
+            while True:
+                await self.poll(consumer)
+
+    def make_consumer(self, name: str) -> AsyncConsumer:
+        consumer = AsyncConsumer(
+            self._bootstrap,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+            random=self._world.random(name),
+            fetch_max_wait_ms=2_000,
+            request_timeout_ms=5_000,
+            metadata_max_age_ms=10_000,
+        )
+        consumer.assign(list(self.seen))
+        consumer.seek_to_beginning()
+        return consumer
+
+    async def poll(self, consumer: AsyncConsumer) -> None:
+        try:
+            records = await consumer.poll(timeout_ms=1_000, max_records=10_000)
+        except CorruptData:
+            await asyncio.sleep(_DAMAGED_RETRY_S)
+            return
+        for record in records:
+            self._note(record)
+
+    def _note(self, record: Record) -> None:
+        partition = TopicPartition(record.topic, record.partition)
+        seen = self.seen[partition]
+        if seen and record.offset <= next(reversed(seen)):
+            raise Violation(
+                f"{self.host} reads offset {record.offset} of {partition} after "
+                f"{next(reversed(seen))}"
+            )
+        seen[record.offset] = read_name(record)
+
+
+def read_name(record: Record) -> RecordName:
+    """
+    Raises:
+        Violation: no transactional producer has sent such a record.
+    """
+    parts = (record.value or b"").split(b" ", 3)
+    if len(parts) != 4 or parts[3].strip(b"\0"):
+        raise Violation(f"a record was read that nobody has sent: {record}")
+    return RecordName(*map(int, parts[:3]))
+
+
+def check_atomic(
+    transactors: list[Transactor],
+    stored: Mapping[TopicPartition, Mapping[int, RecordName]],
+    offsets: Mapping[str, int],
+) -> None:
+    """Compare what is committed in the end with the ledgers.
+
+    Args:
+        stored: every committed record, by partition and offset.
+        offsets: by group, its committed offset; -1 if it has none.
+
+    Raises:
+        Violation: a transaction is there in part, twice, out of order, or against its outcome.
+    """
+    for number, transactor in enumerate(transactors):
+        ledger = transactor.ledger
+        there: dict[int, list[int]] = {}
+        for partition, records in stored.items():
+            last = (-1, -1)
+            for offset, name in sorted(records.items()):
+                if name.producer != number:
+                    continue
+                if (name.transaction, name.place) <= last:
+                    raise Violation(
+                        f"{transactor.host}: {name} is at {offset} of {partition}, after {last}"
+                    )
+                last = name.transaction, name.place
+                there.setdefault(name.transaction, []).append(name.place)
+        for transaction, outcome in enumerate(ledger.outcomes):
+            found = sorted(there.get(transaction, []))
+            whole = list(range(ledger.records[transaction]))
+            if outcome is not Outcome.COMMITTED and not found:
+                continue
+            if outcome is Outcome.ABORTED or found != whole or transaction not in ledger.committing:
+                raise Violation(
+                    f"{transactor.host}: transaction {transaction} with {len(whole)} records is "
+                    f"{outcome.name}, and a reader of committed records sees {found}"
+                )
+        _check_offset(transactor, there, offsets[transactor.group])
+
+
+def _check_offset(transactor: Transactor, there: Mapping[int, list[int]], offset: int) -> None:
+    """The group's offset is of the last transaction that has committed one."""
+    ledger = transactor.ledger
+    certain = [
+        each
+        for each in ledger.offsets
+        if ledger.outcomes[each] is Outcome.COMMITTED or there.get(each)
+    ]
+    least = max(certain, default=-1)
+    # Of a transaction without records nothing else tells whether it was committed.
+    allowed = {least} | {
+        each
+        for each in ledger.offsets
+        if each > least
+        and ledger.outcomes[each] is Outcome.UNKNOWN
+        and each in ledger.committing
+        and not ledger.records[each]
+    }
+    if offset not in allowed:
+        raise Violation(
+            f"{transactor.host}: the offset of {transactor.group} is {offset}, not "
+            f"{sorted(allowed)}"
+        )
+
+
+class TransactionScene:
+    """The transactional producers of a run, and the readers of what they commit.
+
+    Attributes:
+        partitions: of the topic.
+    """
+
+    def __init__(self, world: World, bootstrap: str) -> None:
+        random = world.random("transactions of the run")
+        self._world = world
+        self._bootstrap = bootstrap
+        self.partitions: Final = random.choice((1, 2, 3))
+        self._transactors = [
+            Transactor(world, number, bootstrap, self.partitions)
+            for number in range(random.choice((1, 2, 3)))
+        ]
+        self._reader = CommittedReader(world, bootstrap, self.partitions)
+        self._last = CommittedReader(world, bootstrap, self.partitions)
+        self._offsets: dict[str, int] = {}
+
+    @property
+    def hosts(self) -> list[str]:
+        return [*(each.host for each in self._transactors), self._reader.host]
+
+    def start(self) -> list[asyncio.Task[None]]:
+        """Begin to send."""
+        tasks = []
+        for each in self._transactors:
+            with self._world.network.at(each.host):
+                tasks.append(self._world.loop.create_task(each.run(), name=each.host))
+        return tasks
+
+    def read(self) -> asyncio.Task[None]:
+        """Begin to read."""
+        with self._world.network.at(self._reader.host):
+            return self._world.loop.create_task(self._reader.run(), name=self._reader.host)
+
+    def stop(self) -> None:
+        """Begin no more transactions."""
+        for each in self._transactors:
+            each.stop()
+
+    async def read_last(self) -> None:
+        """Read everything, and the groups' offsets."""
+        partitions = list(self._last.seen)
+        async with AsyncAdmin(self._bootstrap, random=self._world.random("atomic admin")) as admin:
+            ends = await admin.list_offsets(partitions, "latest")
+            for each in self._transactors:
+                found = await admin.list_group_offsets(each.group)
+                offset = found.get(TopicPartition(ATOMIC, 0))
+                self._offsets[each.group] = -1 if offset is None else offset.offset
+        async with self._last.make_consumer("last committed reader") as consumer:
+            while any([await consumer.position(each) < ends[each].offset for each in partitions]):
+                await self._last.poll(consumer)
+
+    def find_unread(self) -> str:
+        """What the reader of the run has not read yet."""
+        return ", ".join(
+            f"{self._reader.host} has read {len(self._reader.seen[partition])} records of "
+            f"{partition}, of {len(records)}"
+            for partition, records in self._last.seen.items()
+            if len(self._reader.seen[partition]) < len(records)
+        )
+
+    def check(self) -> None:
+        """
+        Raises:
+            Violation: the readers differ, or transactions are not atomic.
+        """
+        if self._reader.seen != self._last.seen:
+            raise Violation("readers of committed records have read different ones")
+        check_atomic(self._transactors, self._last.seen, self._offsets)
+
+
+def find_unstable(cluster: VirtualCluster) -> str:
+    """A partition in which a transaction hangs."""
+    for node in cluster.brokers:
+        for key, partition in node.broker.partitions.items() if node.broker is not None else ():
+            log = partition.log
+            if partition.is_leader and log.last_stable_offset < log.high_watermark:
+                return f"a transaction is open in {key[0]}-{key[1]} from {log.last_stable_offset}"
+    return ""
