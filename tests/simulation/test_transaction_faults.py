@@ -1,0 +1,71 @@
+"""Transactions under faults, in virtual time: the simulation finds bugs planted in them.
+
+`trimtab.sim.transactors` has the producers, their readers and the rules. `test_cluster_faults`
+runs the seeds; its text says how the numbers here were found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.simulation.planted import find_bug
+from trimtab.broker.marker_sender import MarkerSender
+from trimtab.coordinator.offsets import Offsets
+from trimtab.coordinator.transaction_shard import TransactionShard
+from trimtab.errors import ErrorCode
+from trimtab.storage.log import Log
+from trimtab.wire.messages.group_records import OffsetCommitKey, OffsetCommitValue
+
+pytestmark = pytest.mark.kip(98)
+
+_replay = Offsets.replay
+
+
+def _send_to_one(
+    sender: MarkerSender, ending: Any, epoch: int, is_needed: Any, done: Callable[[], None]
+) -> None:
+    """A coordinator that forgets all partitions but one."""
+    some = frozenset(sorted(ending.partitions)[:1])
+    _send(sender, ending._replace(partitions=some), epoch, is_needed, done)
+
+
+def _forget_endings(*_: Any) -> None:
+    """A coordinator that does not go on to end what another has decided."""
+
+
+def _accept(*_: Any) -> ErrorCode:
+    """A coordinator that takes any epoch for the present one."""
+    return ErrorCode.NONE
+
+
+def _store_at_once(
+    offsets: Offsets, key: OffsetCommitKey, value: OffsetCommitValue | None, _: int = -1
+) -> None:
+    """Offsets that do not wait for the end of their transaction."""
+    _replay(offsets, key, value)
+
+
+def _name_nobody(*_: Any) -> list[Any]:
+    """A leader that does not tell which transactions were aborted."""
+    return []
+
+
+_send = MarkerSender.send
+
+PLANTED: dict[str, tuple[int, object, str, Callable[..., object]]] = {
+    "a partition without a marker": (2, MarkerSender, "send", _send_to_one),
+    "endings forgotten": (23, TransactionShard, "resume", _forget_endings),
+    "nobody is fenced": (5, TransactionShard, "_check_producer", _accept),
+    "offsets at once": (2, Offsets, "replay", _store_at_once),
+    "aborted ones are not named": (2, Log, "aborted_between", _name_nobody),
+}
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, place, name, instead = PLANTED[bug]
+    monkeypatch.setattr(place, name, instead)
+    find_bug(bug, first)
