@@ -36,7 +36,7 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def make_application(cluster: Cluster, group: str, state: Path) -> Any:
+def make_application(cluster: Cluster, group: str, state: Path, guarantee: Any) -> Any:
     return Application(
         broker_address=cluster.bootstrap_servers,
         consumer_group=group,
@@ -44,6 +44,7 @@ def make_application(cluster: Cluster, group: str, state: Path) -> Any:
         state_dir=str(state),
         commit_interval=0.5,
         loglevel="WARNING",
+        processing_guarantee=guarantee,
     )
 
 
@@ -67,23 +68,23 @@ def read(cluster: Cluster, topic: str) -> list[tuple[bytes, bytes]]:
     return records
 
 
-def test_a_stream_is_filtered_and_changed(cluster: Cluster, tmp_path: Path) -> None:
-    application = make_application(cluster, "quix-stateless", tmp_path)
-    source = application.topic("readings", value_deserializer="json", config=CONFIG)
-    result = application.topic("even", value_serializer="json", config=CONFIG)
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_a_stream_is_filtered_and_changed(cluster: Cluster, tmp_path: Path, guarantee: str) -> None:
+    group = f"quix-{guarantee}"
+    application = make_application(cluster, group, tmp_path, guarantee)
+    source = application.topic(f"readings-{group}", value_deserializer="json", config=CONFIG)
+    result = application.topic(f"even-{group}", value_serializer="json", config=CONFIG)
     produce(application, source, range(READINGS))
     stream = application.dataframe(source)
     stream = stream[stream["number"] % 2 == 0]
     stream["double"] = stream["number"] * 2
     stream = stream.to_topic(result)
     application.run(count=READINGS, timeout=PATIENCE_S)
-    values = Counter(value for _, value in read(cluster, "even"))
+    values = Counter(value for _, value in read(cluster, f"even-{group}"))
     assert len(values) == READINGS // 2
     assert values[b'{"number":8,"double":16}'] == 1
     with Admin(cluster.bootstrap_servers) as admin:
-        assert (
-            sum(at.offset for at in admin.list_group_offsets("quix-stateless").values()) == READINGS
-        )
+        assert sum(at.offset for at in admin.list_group_offsets(group).values()) == READINGS
 
 
 def test_sums_go_on_after_a_restart_with_state_from_the_cluster(
@@ -92,7 +93,7 @@ def test_sums_go_on_after_a_restart_with_state_from_the_cluster(
     """The second run has lost its directory: it gets the sums from the topic of changes."""
     half = READINGS // 2
     for run, numbers in enumerate((range(half), range(half, READINGS))):
-        application = make_application(cluster, "quix-sums", tmp_path / "state")
+        application = make_application(cluster, "quix-sums", tmp_path / "state", "at-least-once")
         source = application.topic("sensors", value_deserializer="json", config=CONFIG)
         result = application.topic("sums", value_serializer="json", config=CONFIG)
         produce(application, source, numbers)
