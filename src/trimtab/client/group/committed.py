@@ -54,6 +54,7 @@ class CommittedOffsets:
     Args:
         metadata: has the ids of topics.
         identity: who commits, at the time of each request. Raises KafkaError if nobody may.
+        releases: by partition, how often the consumer has let go of it.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class CommittedOffsets:
         link: CoordinatorLink,
         metadata: Metadata,
         identity: Callable[[], Identity],
+        releases: Mapping[TopicPartition, int],
         metrics: ConsumerMetrics,
     ) -> None:
         self._group = group
@@ -70,6 +72,7 @@ class CommittedOffsets:
         self._link = link
         self._metadata = metadata
         self._identity = identity
+        self._releases = releases
         self._metrics = metrics
         self._in_order = asyncio.Lock()
         self._trouble: KafkaError | None = None
@@ -111,9 +114,14 @@ class CommittedOffsets:
             for (name, topic_id), of in by_topic.items()
         ]
         gone: list[BrokerError] = []
+        before = {partition: self._releases.get(partition, 0) for partition in offsets}
 
         def make(version: int) -> OffsetCommitRequest:
             gone.clear()
+            for partition, count in before.items():
+                if self._releases.get(partition, 0) != count:  # others have committed since
+                    code = ErrorCode.ILLEGAL_GENERATION
+                    raise BrokerError(code, _LOST[code], f"group {self._group}, {partition}")
             generation, member_id = self._identity()
             return OffsetCommitRequest(
                 group_id=self._group,

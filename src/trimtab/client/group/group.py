@@ -84,7 +84,13 @@ class Group:
             else ClassicMember(*common, list(assignors))
         )
         self._offsets = CommittedOffsets(
-            options.group_id, options.instance_id, link, session.metadata, self._identity, metrics
+            options.group_id,
+            options.instance_id,
+            link,
+            session.metadata,
+            self._identity,
+            self.handover.releases,
+            metrics,
         )
         self.topic_id: Callable[[TopicPartition], bytes] = lambda partition: ZERO_UUID
         self.is_commit_due = False

@@ -10,6 +10,7 @@ member only after this member's application has let go of it.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple
@@ -42,6 +43,7 @@ class Handover:
         change: the change that the next poll has to carry out; None if there is none.
         write_rates: returns bytes/s by partition, as far as the consumer knows, at the loop's time.
         owned: the partitions that the application reads.
+        releases: by partition, how often the application has let go of it.
         failure: why the membership has ended; every poll raises it.
         is_polled: set by each poll.
     """
@@ -51,6 +53,7 @@ class Handover:
         self.write_rates: Callable[[float], Mapping[TopicPartition, float]] = lambda now: {}
         self.change: Change | None = None
         self.owned: frozenset[TopicPartition] = frozenset()
+        self.releases: Counter[TopicPartition] = Counter()
         self.failure: BaseException | None = None
         self.is_polled = False
         self._polled_at = 0.0
@@ -86,7 +89,9 @@ class Handover:
             self.owned |= change.partitions
         elif change.kind is Kind.REVOKED:
             self.owned -= change.partitions
+            self.releases.update(change.partitions)
         else:
+            self.releases.update(self.owned)
             self.owned = frozenset()
         if change is self.change and self._carried_out is not None:
             self.change = None

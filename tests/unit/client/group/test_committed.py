@@ -10,6 +10,7 @@ import pytest
 from tests.unit.broker.conftest import Lab, lab
 from tests.unit.client.group.test_group_consumer import QUICK, consumer, fill, read
 from trimtab.client.group.committed import CommittedOffsets
+from trimtab.client.group.handover import Change, Kind
 from trimtab.client.group.membership import NO_MEMBER
 from trimtab.errors import BrokerError, ErrorCode, Unavailable
 
@@ -64,6 +65,29 @@ def test_a_commit_that_nobody_answers_ends_in_time_and_says_why(lab: Lab) -> Non
             await lab.brokers[0].close(hand_over=False)
             with pytest.raises(Unavailable, match="group g: not committed within 3 s"):
                 await one.commit()
+
+    lab.run(scenario, config=QUICK)
+
+
+def test_a_commit_is_not_repeated_after_its_partition_was_let_go(lab: Lab) -> None:
+    """In the next generation it would be taken, and put back what another member has committed."""
+
+    async def scenario() -> None:
+        await fill(lab)
+        async with consumer(lab, enable_auto_commit=False) as one:
+            one.subscribe(["t"])
+            assert len(await read(one, 40)) == 40
+            group = one._group
+            assert group is not None
+            led = lab.brokers[0].groups.find("g")
+            assert led is not None
+            led._start_again(ErrorCode.NOT_COORDINATOR)  # it is loaded meanwhile
+            committing = asyncio.ensure_future(one.commit({("t", 0): 7}))
+            await asyncio.sleep(0.05)
+            group.handover.carried_out(Change(Kind.LOST, group.handover.owned))
+            with pytest.raises(BrokerError, match="rebalanced without this member") as raised:
+                await committing
+            assert raised.value.code is ErrorCode.ILLEGAL_GENERATION
 
     lab.run(scenario, config=QUICK)
 
