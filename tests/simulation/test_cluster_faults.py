@@ -31,7 +31,6 @@ from trimtab.controller import completion, election
 from trimtab.metadata.image import PartitionRegistration
 from trimtab.sim.disk import Mount
 from trimtab.sim.reliability import run_seed
-from trimtab.storage.log import Log
 from trimtab.storage.producer_state import ACCEPTED, ProducerState
 from trimtab.wire.batch_cy import BatchHeader, read_header, verify
 from trimtab.wire.sentinels import NO_LEADER
@@ -115,13 +114,6 @@ def _trust(records: memoryview, position: int = 0, is_client_batch: bool = False
     return read_header(records, position)
 
 
-def _keep_recovery_point(log: Log, offset: int) -> None:
-    """A truncation that keeps the recovery point, so that later batches count as flushed."""
-    log.log_start_offset = min(log.log_start_offset, offset)
-    log.truncations += 1
-    log._reads.clear()
-
-
 PLANTED: dict[str, tuple[int, object, str, object]] = {
     "high watermark ahead": (0, Leadership, "committed_offset", _ignore_the_slowest),
     "no truncation": (1, Partition, "diverging_epoch", _never_part),
@@ -132,7 +124,6 @@ PLANTED: dict[str, tuple[int, object, str, object]] = {
     "early completion": (84, election, "complete_reassignment", _complete_early),
     "no CRC check": (8, trimtab.broker.partition, "verify", _trust),
     "power loss taken for a kill": (0, Mount, "boot_id", lambda _: "the same"),
-    "recovery point kept at a cut": (155, Log, "_lower_checkpoints", _keep_recovery_point),
 }
 
 

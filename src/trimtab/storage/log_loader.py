@@ -177,6 +177,10 @@ class Loader:
             end_offset, producers = self._load(first)
         if end_offset < recovery_point:
             self._is_damaged = True
+            if first:
+                # What was flushed is not there. Instead a crash may have brought back segments
+                # that retention had deleted, perhaps before they were flushed.
+                end_offset, producers = self._load(0)
             _log.warning(
                 "%s ends at offset %d, but its recovery point was %d",
                 self._directory,

@@ -67,6 +67,19 @@ def test_a_log_that_ends_before_its_recovery_point_is_damaged(
     assert "ends at offset 8, but its recovery point was 10" in caplog.text
 
 
+def test_what_is_left_of_a_log_that_ends_before_its_recovery_point_is_checked(
+    disk: VirtualDisk, clock: Clock, rolled: Log
+) -> None:
+    """A crash has brought back segments that retention had deleted before they were flushed."""
+    rolled.close()
+    for base_offset in (0, 8):
+        whole = disk.read_file(path(base_offset)) or b""
+        disk.write_file(path(base_offset), whole[: len(whole) // 3])
+    again, is_damaged = reopen(disk, clock, END)
+    assert (again.log_end_offset, is_damaged) == (1, True)
+    assert append(again, batch()).first_offset == 1
+
+
 def test_a_log_that_ends_before_its_high_watermark_is_damaged(
     disk: VirtualDisk, clock: Clock, rolled: Log
 ) -> None:
