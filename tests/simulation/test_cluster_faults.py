@@ -121,7 +121,7 @@ PLANTED: dict[str, tuple[int, object, str, object]] = {
     "early join": (0, Leadership, "can_join", _join_early),
     "no sequences": (1, ProducerState, "check", lambda *_: ACCEPTED),
     "cut without own epochs": (6, Partition, "truncate_to_leader", _cut_where_the_leader_says),
-    "early completion": (84, election, "complete_reassignment", _complete_early),
+    "early completion": (228, election, "complete_reassignment", _complete_early),
     "no CRC check": (8, trimtab.broker.partition, "verify", _trust),
     "power loss taken for a kill": (0, Mount, "boot_id", lambda _: "the same"),
 }
