@@ -140,12 +140,11 @@ class CoordinatorPartition(Generic[S]):
         shard = self._shard
         request = _Request(self._loop.create_future(), refuse)
         if shard is None:
-            has_failed = self._loading.done()
             request.answer.set_result(
                 refuse(
-                    ErrorCode.NOT_COORDINATOR
-                    if has_failed
-                    else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                    if self.is_loading
+                    else ErrorCode.NOT_COORDINATOR
                 )
             )
             return request.answer
@@ -182,6 +181,11 @@ class CoordinatorPartition(Generic[S]):
     def shard(self) -> S | None:
         """What the partition holds; None until it is loaded."""
         return self._shard
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether it will be loaded soon; a log that is damaged never is."""
+        return self._shard is None and not self._loading.done()
 
     @property
     def leader_epoch(self) -> int:

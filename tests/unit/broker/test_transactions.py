@@ -18,7 +18,7 @@ from tests.unit.broker.replicas import kill, leading, start, until
 from tests.unit.broker.test_broker import delete_topic
 from trimtab.broker.coordinator_topic import TRANSACTIONS_TOPIC, partition_of
 from trimtab.broker.refused import Refused
-from trimtab.errors import ErrorCode
+from trimtab.errors import CorruptData, ErrorCode
 from trimtab.wire.batch_cy import read_headers
 from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from trimtab.wire.messages.add_partitions_to_txn import (
@@ -529,6 +529,34 @@ def test_transactions_are_listed(lab: Lab) -> None:
         )
         answer = await lab.connect().ask(wrong, 2)
         assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+
+    run(lab, scenario)
+
+
+def test_a_damaged_log_does_not_keep_others_from_being_listed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        senders = [Sender(lab, transactional_id=name) for name in ("a", "b")]
+        assert partition_of("a", 4) != partition_of("b", 4)
+        for sender in senders:
+            await sender.init()
+        led = lab.brokers[0].transactions.find("a")
+        assert led is not None
+
+        def fail(*_: Any) -> None:
+            raise CorruptData("flipped")
+
+        monkeypatch.setattr(led, "_load_batch", fail)
+        led._start_again(ErrorCode.NOT_COORDINATOR)
+        request = ListTransactionsRequest(state_filters=[], producer_id_filters=[])
+        answer = await lab.connect().ask(request, 2)
+        assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await asyncio.sleep(1)
+        answer = await lab.connect().ask(request, 2)
+        assert [each.transactional_id for each in answer.transaction_states] == ["b"]
+        described = await lab.connect().ask(DescribeTransactionsRequest(transactional_ids=["a"]), 0)
+        assert described.transaction_states[0].error_code == ErrorCode.NOT_COORDINATOR
 
     run(lab, scenario)
 

@@ -11,6 +11,7 @@ from trimtab.coordinator.consumer_group import ConsumerRules
 from trimtab.coordinator.effects import Caller, Now
 from trimtab.coordinator.group_shard import Commit, GroupShard, OffsetRules
 from trimtab.coordinator.topics import Topic
+from trimtab.coordinator.transaction import Identity
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.consumer_group_heartbeat import (
@@ -292,13 +293,14 @@ class Scene:
         keep_ms: int = -1,
         group: str = GROUP,
         version: int = 8,
+        producer: Identity | None = None,
     ) -> ErrorCode:
-        """Commit one offset of a topic's first partition."""
+        """Commit one offset of a topic's first partition, perhaps in a producer's transaction."""
         partition = TopicPartition(topic, 0)
         commit = Commit(
             group, member, instance, generation, {partition: (offset, 0, metadata)}, keep_ms
         )
-        code = self.shard.commit(self.now, version, commit)[partition]
+        code = self.shard.commit(self.now, version, commit, producer)[partition]
         self.take()
         return code
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.coordinator.scene import DAY_MS, GROUP, Scene
 from trimtab.coordinator.consumer_heartbeat import LEAVE, LEAVE_FOR_NOW
+from trimtab.coordinator.transaction import Identity
 from trimtab.errors import ErrorCode
 from trimtab.wire.messages.consumer_group_records import ConsumerGroupRegularExpressionKey
 
@@ -339,6 +340,16 @@ def test_commits_need_the_members_epoch(scene: Scene) -> None:
     assert scene.commit(6, "a", a, version=8) == ErrorCode.UNSUPPORTED_VERSION
     assert scene.commit(6) == ErrorCode.UNKNOWN_MEMBER_ID
     assert scene.committed() == 5
+
+
+@pytest.mark.kip(447)
+def test_a_producer_commits_with_its_members_epoch(scene: Scene) -> None:
+    a, _ = pair(scene)
+    producer = Identity(7, 0)
+    assert scene.commit(5, "a", a, producer=producer) == ErrorCode.NONE
+    assert scene.commit(6, "a", a + 1, producer=producer) == ErrorCode.ILLEGAL_GENERATION
+    assert scene.commit(6, "c", a, producer=producer) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert scene.commit(7, producer=producer) == ErrorCode.NONE
 
 
 def test_an_earlier_epoch_may_commit_what_the_member_has_had_since(scene: Scene) -> None:

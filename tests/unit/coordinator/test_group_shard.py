@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.coordinator.scene import DAY_MS, GROUP, Scene
+from trimtab.coordinator.transaction import Identity
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.group_records import GroupMetadataKey, OffsetCommitKey
@@ -36,6 +37,38 @@ def test_the_old_generation_may_commit_until_the_new_one_begins() -> None:
     assert scene.commit(8, follower, 2) is ErrorCode.ILLEGAL_GENERATION
     assert scene.commit(8, follower, 3) is ErrorCode.REBALANCE_IN_PROGRESS
     assert scene.committed() == 7
+
+
+@pytest.mark.kip(447)
+def test_a_producer_commits_for_a_member_or_for_nobody() -> None:
+    scene = Scene()
+    leader, follower = scene.stable_group()
+    producer = Identity(7, 0)
+    assert scene.commit(1, producer=producer) is ErrorCode.NONE  # it says nothing of itself
+    assert scene.commit(2, leader, 2, producer=producer) is ErrorCode.NONE
+    assert scene.commit(3, leader, 1, producer=producer) is ErrorCode.ILLEGAL_GENERATION
+    assert scene.commit(3, "unknown", 2, producer=producer) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert scene.committed() is None
+    assert list(scene.shard.undecided(GROUP)) == [("t", 0)]
+    ticket = scene.join(leader)
+    scene.join(follower)
+    assert scene.answer(ticket).generation_id == 3
+    assert scene.commit(4, leader, 3, producer=producer) is ErrorCode.NONE  # before it is synced
+    scene.shard.end_transaction(7, True)
+    assert (scene.committed(), list(scene.shard.undecided(GROUP))) == (4, [])
+
+
+@pytest.mark.kip(447)
+def test_a_producer_commits_for_a_group_that_there_is_not() -> None:
+    scene = Scene()
+    producer = Identity(7, 0)
+    assert scene.commit(1, "member", 1, producer=producer) is ErrorCode.ILLEGAL_GENERATION
+    assert scene.commit(1, producer=producer) is ErrorCode.NONE
+    assert [each.group_id for each in scene.shard.list_groups([], [])] == [GROUP]
+    scene.expire_offsets()
+    assert scene.shard.delete_group(GROUP) is ErrorCode.NONE
+    scene.shard.end_transaction(7, True)
+    assert scene.committed() is None, "it was deleted later"
 
 
 def test_a_commit_counts_as_a_heartbeat() -> None:

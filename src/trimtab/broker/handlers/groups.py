@@ -181,14 +181,14 @@ def describe_groups(
 def list_groups(
     groups: Groups, header: RequestHeader, request: ListGroupsRequest
 ) -> Steps[ListGroupsResponse]:
-    """The groups that this broker coordinates."""
-    shards = [each.shard for each in groups]
+    """The groups that this broker coordinates, without those whose log is damaged."""
+    if any(each.is_loading for each in groups):
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return ListGroupsResponse(error_code=code, groups=[])
+    shards = [each.shard for each in groups if each.shard is not None]
     listed: list[ListedGroup] = []
     pace = Pace(_ITEMS_PER_TURN)
     for shard in shards:
-        if shard is None:
-            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            return ListGroupsResponse(error_code=code, groups=[])
         for group in shard.list_groups(request.states_filter, request.types_filter):
             listed.append(group)
             if pace.spend():

@@ -254,7 +254,7 @@ def _describe(transactions: Transactions, transactional_id: str) -> TransactionS
     known: Transaction | None = None
     if not transactional_id:
         code = ErrorCode.INVALID_REQUEST
-    elif led is None:
+    elif led is None or not (led.shard or led.is_loading):
         code = ErrorCode.NOT_COORDINATOR
     elif led.shard is None:
         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -279,7 +279,10 @@ def _describe(transactions: Transactions, transactional_id: str) -> TransactionS
 def list_transactions(
     transactions: Transactions, header: RequestHeader, request: ListTransactionsRequest
 ) -> Steps[ListTransactionsResponse]:
-    """The transactional ids that this broker coordinates, as far as the filters select them."""
+    """The transactional ids that this broker coordinates, as far as the filters select them;
+    without those whose log is damaged."""
+    if any(each.is_loading for each in transactions):
+        return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     statuses = {name: status for status, name in _NAMES.items()}
     unknown = [each for each in request.state_filters if each not in statuses]
     states = {statuses.get(each) for each in request.state_filters}
@@ -289,10 +292,8 @@ def list_transactions(
     try:
         text = request.transactional_id_pattern
         pattern = TopicPattern(text) if text else None
-        for led in transactions:
-            if led.shard is None:
-                return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            for known in list(led.shard.transactions.values()):
+        for shard in [each.shard for each in transactions if each.shard is not None]:
+            for known in list(shard.transactions.values()):
                 if pace.spend():
                     yield
                 age_ms = transactions.now_ms() - known.started_ms
