@@ -1,9 +1,9 @@
 """trimtab's transactional producer on its own cluster and on Apache Kafka, with other projects'
 clients as readers.
 
-On Apache Kafka each test runs with both protocols: `transaction.version` 2, the default of Apache
-Kafka 4, and 1, that of older brokers. These tests are skipped without Java; the first run fetches
-Apache Kafka's jars.
+Each test runs with both protocols: `transaction.version` 2, the default of Apache Kafka 4, and 1,
+that of older brokers. Those on Apache Kafka are skipped without Java; the first run fetches its
+jars.
 """
 
 from __future__ import annotations
@@ -36,13 +36,16 @@ PATIENCE = 60.0
 
 @pytest.fixture(
     scope="module",
-    params=[("trimtab", 2), ("kafka", 2), ("kafka", 1)],
-    ids=["trimtab", "version-2", "version-1"],
+    params=[("trimtab", 2), ("trimtab", 1), ("kafka", 2), ("kafka", 1)],
+    ids=["trimtab-version-2", "trimtab-version-1", "kafka-version-2", "kafka-version-1"],
 )
 def servers(request: pytest.FixtureRequest) -> Iterator[str]:
     where, level = request.param
     if where == "trimtab":
         with Cluster(brokers=3) as cluster:
+            if level == 1:
+                with Admin(cluster.bootstrap_servers) as admin:
+                    admin.update_features({"transaction.version": 1}, "safe_downgrade")
             yield cluster.bootstrap_servers
         return
     apache_kafka: ApacheKafka = request.getfixturevalue("apache_kafka")

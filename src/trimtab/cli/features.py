@@ -1,8 +1,7 @@
 """Show and change a cluster's levels of features, with the options of kafka-features (KIP-584).
 
 A level stands for a form of the cluster's metadata or records, such as `metadata.version`. That
-feature's levels are shown as Apache Kafka's releases. The levels of trimtab's own cluster cannot be
-changed.
+feature's levels are shown as Apache Kafka's releases.
 """
 
 from __future__ import annotations

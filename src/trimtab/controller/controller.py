@@ -28,6 +28,7 @@ from trimtab.controller.broker_states import (
 )
 from trimtab.controller.configs import decide_alter_configs, decide_incremental_alter_configs
 from trimtab.controller.decision import Decision, WholeRequest
+from trimtab.controller.features import decide_update_features
 from trimtab.controller.isr_changes import decide_isr_changes
 from trimtab.controller.journal import Journal
 from trimtab.controller.leader_changes import (
@@ -88,6 +89,7 @@ from trimtab.wire.messages.unregister_broker import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
+from trimtab.wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 T = TypeVar("T")
 Answer = Coroutine[Any, Any, T]
@@ -343,6 +345,13 @@ class Controller:
         allowance = self._allowance(request.validate_only, whole)
         decision = decide_create_partitions(self.image, request, allowance, self._random, whole)
         return self._commit_and_answer(decision, request.timeout_ms, whole)
+
+    def update_features(
+        self, request: UpdateFeaturesRequest, version: int
+    ) -> Answer[UpdateFeaturesResponse]:
+        """UpdateFeatures: brokers replay the change before the response is sent."""
+        decision = decide_update_features(self.image, request, self.node_id, version)
+        return self._commit_and_answer(decision, request.timeout_ms)
 
     def alter_configs(
         self, request: AlterConfigsRequest, whole: WholeRequest | None = None

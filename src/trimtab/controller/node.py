@@ -41,6 +41,7 @@ from trimtab.wire.messages.fetch_snapshot import FetchSnapshotRequest
 from trimtab.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from trimtab.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from trimtab.wire.messages.unregister_broker import UnregisterBrokerRequest
+from trimtab.wire.messages.update_features import UpdateFeaturesRequest
 from trimtab.wire.types import ZERO_UUID
 
 _PROBE_TIMEOUT_S = 1.0
@@ -224,6 +225,9 @@ class ControllerNode:
             BrokerRegistrationRequest.api_key: ask(controller.register_broker),
             BrokerHeartbeatRequest.api_key: self._heartbeat,
             UnregisterBrokerRequest.api_key: ask(controller.unregister_broker),
+            UpdateFeaturesRequest.api_key: lambda header, request: controller.update_features(
+                request, header.api_version
+            ),
             AllocateProducerIdsRequest.api_key: ask(controller.allocate_producer_ids),
         }
 

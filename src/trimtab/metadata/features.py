@@ -18,8 +18,8 @@ TRANSACTION_VERSION: Final = "transaction.version"
 """The feature for transactions: at level 2 producers have another epoch in each (KIP-890)."""
 
 SUPPORTED: Final = {
-    ELR_VERSION: (0, 1),
-    GROUP_VERSION: (0, 1),
+    ELR_VERSION: (1, 1),
+    GROUP_VERSION: (1, 1),
     METADATA_VERSION: (METADATA_LEVEL, METADATA_LEVEL),
     TRANSACTION_VERSION: (0, 2),
 }

@@ -159,7 +159,7 @@ def test_a_release_has_its_levels(capsys: pytest.CaptureFixture[str]) -> None:
     assert show_level("metadata.version", 0) == "UNKNOWN 0"
 
 
-def test_our_own_cluster_has_levels_that_stay(
+def test_the_levels_of_our_own_cluster_are_changed(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Options may come before the verb, as for Kafka's tool."""
@@ -169,8 +169,10 @@ def test_our_own_cluster_has_levels_that_stay(
     levels = {words[1]: words[3:8:2] for line in out.splitlines() if (words := line.split())}
     assert error == ""
     assert levels["transaction.version"] == ["0", "2", "2"]
-    assert levels["group.version"] == ["0", "1", "1"]
-    assert main(["features", *servers, "upgrade", "--feature", "metadata.version=25"]) == 1
-    out, error = capsys.readouterr()
-    assert out == ""
-    assert error.startswith("trimtab features: features: UNSUPPORTED_VERSION (35): broker 0")
+    assert levels["group.version"] == ["1", "1", "1"]
+    lower = ("downgrade", "--feature", "transaction.version=1")
+    assert main(["features", *servers, *lower]) == 0
+    assert "transaction.version was downgraded to 1." in capsys.readouterr().out
+    assert main(["features", *servers, "upgrade", "--feature", "group.version=2"]) == 1
+    assert "only supports versions 1-1" in capsys.readouterr().out
+    assert main(["features", *servers, "upgrade", "--feature", "transaction.version=2"]) == 0

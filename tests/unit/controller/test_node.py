@@ -29,7 +29,7 @@ from trimtab.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
 T = TypeVar("T")
 NODE = 3000
-SERVED = {1, 18, 19, 20, 33, 37, 43, 44, 45, 46, 55, 56, 59, 60, 62, 63, 64, 67}
+SERVED = {1, 18, 19, 20, 33, 37, 43, 44, 45, 46, 55, 56, 57, 59, 60, 62, 63, 64, 67}
 
 
 class Lab:

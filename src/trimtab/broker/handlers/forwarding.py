@@ -2,7 +2,7 @@
 
 CreateTopics (19), DeleteTopics (20), AlterConfigs (33), CreatePartitions (37), ElectLeaders (43),
 IncrementalAlterConfigs (44), AlterPartitionReassignments (45), ListPartitionReassignments (46),
-DescribeQuorum (55), UnregisterBroker (64).
+DescribeQuorum (55), UpdateFeatures (57), UnregisterBroker (64).
 
 The response to a change is sent when the brokers have replayed it. If the controller does not
 answer within the request's time-out, and within 5 s at least, the response has REQUEST_TIMED_OUT
@@ -30,6 +30,7 @@ from trimtab.wire.messages import (
     IncrementalAlterConfigsRequest,
     ListPartitionReassignmentsRequest,
     UnregisterBrokerRequest,
+    UpdateFeaturesRequest,
 )
 from trimtab.wire.schema import Request, Schema, schema
 
@@ -106,5 +107,6 @@ FORWARDED: tuple[type[Request[Any]], ...] = (
     ListPartitionReassignmentsRequest,
     DescribeQuorumRequest,
     UnregisterBrokerRequest,
+    UpdateFeaturesRequest,
 )
 """The requests that are forwarded."""
