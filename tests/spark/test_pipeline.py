@@ -207,12 +207,14 @@ def to_topic(pipeline: Pipeline, servers: str, topic: str, **options: str) -> Pi
     return pipeline._replace(sink=sink)
 
 
-def test_exactly_once_is_refused_by_a_cluster_without_transactions(
-    spark: SparkSession, servers: str, files: Path, tmp_path: Path
-) -> None:
-    pipeline = copy_files(tmp_path, files, sql="SELECT carrier AS value FROM source")
-    with pytest.raises(PipelineFailed, match=r"copy\.toml: .*transactions"):
-        run(spark, to_topic(pipeline, servers, "flights", delivery="exactly_once"))
+def test_exactly_once(spark: SparkSession, servers: str, files: Path, tmp_path: Path) -> None:
+    with Admin(servers) as admin:
+        admin.create_topic("once", partitions=1)
+        pipeline = copy_files(tmp_path, files, sql="SELECT carrier AS value FROM source")
+        pipeline = to_topic(pipeline, servers, "once", delivery="exactly_once")
+        assert run(spark, pipeline) == (3, 3000, False)
+        once = TopicPartition("once", 0)
+        assert admin.list_offsets([once])[once].offset == 3000 + 3  # and a marker for each batch
 
 
 def test_complete_mode_writes_the_whole_result_each_time(

@@ -174,9 +174,19 @@ def checked_mapping(what: str, value: object, example: str) -> Mapping[Any, Any]
 
 def checked_brokers(what: str, value: object) -> list[int]:
     """A list of broker ids, the preferred leader first."""
+    return [checked_integer("broker", each) for each in _ids(what, value, "broker ids")]
+
+
+def checked_producers(what: str, value: object) -> list[int]:
+    """A list of producer ids."""
+    ids = _ids(what, value, "producer ids")
+    return [checked_integer("producer id", each, 0, MAX_INT64) for each in ids]
+
+
+def _ids(what: str, value: object, of_what: str) -> Iterable[object]:
     if isinstance(value, (str, *_BYTES)) or not isinstance(value, Iterable):
-        raise UsageError(f"{what}={shown(value)}: give a list of broker ids, as in [0, 1]")
-    return [checked_integer("broker", each) for each in value]
+        raise UsageError(f"{what}={shown(value)}: give a list of {of_what}, as in [0, 1]")
+    return value
 
 
 def checked_headers(value: object) -> Sequence[Any]:

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from trimtab.broker.coordinator_topic import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from trimtab.client.admin import AsyncAdmin
+from trimtab.metadata.features import TRANSACTION_VERSION
 from trimtab.records import TopicPartition
 from trimtab.sim.checkers import Checkers, Violation, find_unsettled
 from trimtab.sim.faults import FaultSchedule
@@ -215,6 +216,9 @@ class Simulation:
                     await admin.create_topic(
                         ATOMIC, self._transactions.partitions, 3, config=ATOMIC_KIND.config
                     )
+                    if self._transactions.version == 1:
+                        level = {TRANSACTION_VERSION: 1}
+                        await admin.update_features(level, "safe_downgrade")
         return created
 
     def _start_clients(self, partitions: list[TopicPartition]) -> None:

@@ -346,6 +346,7 @@ class TransactionScene:
 
     Attributes:
         partitions: of the topic.
+        version: the level of `transaction.version`.
     """
 
     def __init__(self, world: World, bootstrap: str) -> None:
@@ -360,6 +361,7 @@ class TransactionScene:
         self._reader = CommittedReader(world, bootstrap, self.partitions)
         self._last = CommittedReader(world, bootstrap, self.partitions)
         self._offsets: dict[str, int] = {}
+        self.version: Final = random.choice((2, 2, 1))
 
     @property
     def hosts(self) -> list[str]:

@@ -48,6 +48,7 @@ from trimtab.client.arguments import (
     checked_names,
     checked_partition,
     checked_partitions,
+    checked_producers,
     checked_text,
     checked_texts,
     checked_time,
@@ -343,8 +344,8 @@ class AsyncAdmin(AsyncClient):
             None if pattern is None else checked_text("pattern", pattern),
             None
             if longer_than_ms is None
-            else checked_integer("longer_than_ms", longer_than_ms, 0),
-            [checked_integer("producer id", each, 0) for each in producer_ids],
+            else checked_integer("longer_than_ms", longer_than_ms, 0, MAX_INT64),
+            checked_producers("producer_ids", producer_ids),
         )
 
     async def describe_transactions(
@@ -386,8 +387,8 @@ class AsyncAdmin(AsyncClient):
         await producers.abort_transaction(
             self._calls,
             checked,
-            checked_integer("producer_id", producer_id, 0),
-            checked_integer("producer_epoch", producer_epoch, 0),
+            checked_integer("producer_id", producer_id, 0, MAX_INT64),
+            checked_integer("producer_epoch", producer_epoch, 0, MAX_INT16),
             checked_integer("coordinator_epoch", coordinator_epoch, 0),
         )
 

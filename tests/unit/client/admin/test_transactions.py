@@ -101,8 +101,8 @@ def test_ids_of_all_coordinators_are_listed_by_prefix(
         broker.versions[ListTransactionsRequest] = (0, newest)
     found = ask(brokers, lambda admin: admin.list_transactions("orders/", ["Ongoing"]))
     assert found == [
-        TransactionListing("orders/0", 7, "Ongoing", 0),
-        TransactionListing("orders/1", 7, "Ongoing", 1),
+        TransactionListing("orders/0", 7, "Ongoing", 1),
+        TransactionListing("orders/1", 7, "Ongoing", 0),
     ]
     (_, _, request), *_ = brokers.asked(ListTransactionsRequest)
     assert request.state_filters == ["Ongoing"]
@@ -118,7 +118,7 @@ def test_a_state_that_there_is_not_is_refused(brokers: TransactionCluster) -> No
 def test_each_id_is_described_by_its_coordinator(brokers: TransactionCluster) -> None:
     found = ask(brokers, lambda admin: admin.describe_transactions(["orders/0", "nobody's"]))
     partitions = (TopicPartition("topic", 0), TopicPartition("topic", 1))
-    expected = TransactionDescription("orders/0", 7, 3, "Ongoing", 60_000, 17, partitions, 0)
+    expected = TransactionDescription("orders/0", 7, 3, "Ongoing", 60_000, 17, partitions, 1)
     assert found == {"orders/0": expected}
 
 

@@ -52,6 +52,7 @@ from trimtab.wire.messages.describe_cluster import DescribeClusterRequest
 from trimtab.wire.messages.describe_configs import DescribeConfigsRequest
 from trimtab.wire.messages.describe_groups import DescribeGroupsRequest
 from trimtab.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from trimtab.wire.messages.describe_producers import DescribeProducersRequest
 from trimtab.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from trimtab.wire.messages.describe_transactions import DescribeTransactionsRequest
 from trimtab.wire.messages.elect_leaders import ElectLeadersRequest
@@ -80,6 +81,7 @@ from trimtab.wire.messages.sync_group import SyncGroupRequest
 from trimtab.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from trimtab.wire.messages.unregister_broker import UnregisterBrokerRequest
 from trimtab.wire.messages.update_features import UpdateFeaturesRequest
+from trimtab.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 from trimtab.wire.schema import Request
 
 OPTIONS = ConnectionOptions(
@@ -552,7 +554,9 @@ async def test_every_api_has_a_version_that_kafka_2_1_serves(
         UpdateFeaturesRequest,
         DescribeTopicPartitionsRequest,
         ListTransactionsRequest,
+        DescribeProducersRequest,
         DescribeTransactionsRequest,
+        WriteTxnMarkersRequest,
         ListBatchSizesRequest,  # trimtab's own
     }
 
