@@ -57,6 +57,32 @@ class _Question:
             self.answer.set_result(codes)
 
 
+class Turn:
+    """The turn of one request among those of its producer."""
+
+    __slots__ = ("_before", "_last", "_over", "_producer_id")
+
+    def __init__(self, last: dict[int, Turn], producer_id: int) -> None:
+        self._last = last
+        self._producer_id = producer_id
+        self._before = last.get(producer_id)
+        self._over = asyncio.Event()
+
+    async def __aenter__(self) -> None:
+        if self._before is not None:
+            await self._before._over.wait()
+            self._before = None
+
+    async def __aexit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """The next request may go on."""
+        self._over.set()
+        if self._last.get(self._producer_id) is self:
+            del self._last[self._producer_id]
+
+
 class TransactionChecks:
     """Asks the coordinators of transactions.
 
@@ -69,6 +95,17 @@ class TransactionChecks:
         self._topic = topic
         self._peers = Peers(view, "transactions")
         self._outbox: Outbox[_Question] = Outbox(self._deliver)
+        self._last: dict[int, Turn] = {}
+        """By producer id, the last request that waits for its turn."""
+
+    def is_free(self, producer_id: int) -> bool:
+        """Whether no request of the producer waits for the coordinator or for its turn."""
+        return producer_id not in self._last
+
+    def begin_turn(self, producer_id: int) -> Turn:
+        """Line up behind the producer's requests that wait. So its batches stay in their order."""
+        turn = self._last[producer_id] = Turn(self._last, producer_id)
+        return turn
 
     async def check(
         self,

@@ -104,8 +104,7 @@ class Sender:
         )
         return ErrorCode(result.partition_error_code)
 
-    async def send(self, *values: bytes, topic: str = "t", index: int = 0) -> ErrorCode:
-        sequence = self.sequences.get((topic, index), 0)
+    def make(self, sequence: int, *values: bytes, topic: str = "t", index: int = 0) -> Any:
         batch = self.lab.batch(
             *(values or (b"v",)),
             producer_id=self.producer_id,
@@ -115,6 +114,11 @@ class Sender:
         )
         request = self.lab.produce(topic, batch, acks=-1, partition=index)
         request.transactional_id = self.id
+        return request
+
+    async def send(self, *values: bytes, topic: str = "t", index: int = 0) -> ErrorCode:
+        sequence = self.sequences.get((topic, index), 0)
+        request = self.make(sequence, *values, topic=topic, index=index)
         leader = self.lab.controller.controller.image.topics[topic].partitions[index].leader
         answer = await self.lab.connect(leader).ask(request, 12 if self.version == NEW else 11)
         code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
@@ -252,6 +256,46 @@ def test_a_marker_forgets_what_the_coordinator_has_said(lab: Lab) -> None:
         with pytest.raises(Refused, match="not part of a transaction") as refused:
             partition.append(batch, True, 1, verification)
         assert refused.value.code is ErrorCode.INVALID_TXN_STATE
+
+    run(lab, scenario)
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_batches_that_wait_for_the_coordinator_stay_in_order(lab: Lab, version: int) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        sender = Sender(lab, version)
+        await sender.init()
+        if version == OLD:
+            await sender.add()
+        api = 12 if version == NEW else 11
+        client = lab.connect()
+        for sequence in range(4):
+            client.send(sender.make(sequence), api)
+        log = leading(lab).log
+        while not log.log_end_offset:  # the first one is stored, and the transaction is open
+            await asyncio.sleep(0.00001)
+        client.send(sender.make(4), api)
+        await until(lambda: len(client.responses) == 5)
+        assert log.log_end_offset == 5
+        (known,) = log.producers.describe()
+        assert known.last_sequence == 4
+
+    run(lab, scenario)
+
+
+def test_a_lost_connection_does_not_hold_up_its_producer(lab: Lab) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        sender = Sender(lab)
+        await sender.init()
+        lost = lab.connect()
+        for sequence in range(3):
+            lost.send(sender.make(sequence), 12)
+        lost.transport.close()
+        await asyncio.sleep(0.1)
+        assert lab.brokers[0].services.transaction_checks.is_free(sender.producer_id)
+        assert await sender.send() in (ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
     run(lab, scenario)
 

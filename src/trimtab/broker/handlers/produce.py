@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Mapping
 from typing import TypeAlias, cast
@@ -28,7 +29,7 @@ from trimtab.broker.refused import Refused
 from trimtab.broker.replicas import Replicas
 from trimtab.broker.transaction_checks import TransactionChecks, tell_producer
 from trimtab.broker.verification import Verification
-from trimtab.coordinator.transaction import Identity
+from trimtab.coordinator.transaction import NOBODY, Identity
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.records import NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from trimtab.server.request import CloseConnection
@@ -84,8 +85,40 @@ def _verify(
     replicas: Replicas, checks: TransactionChecks, header: RequestHeader, request: ProduceRequest
 ) -> Steps[_Response | Awaitable[_Response]]:
     """Append the batches once the coordinator has confirmed those that begin a transaction."""
-    transactional_id = request.transactional_id
-    assert transactional_id is not None
+    adds = header.api_version >= _ADDS_PARTITIONS_SINCE
+    producers, verified = yield from _find_unverified(replicas, header, request)
+    if len(producers) > 1:  # each request is of one producer
+        verified.update(dict.fromkeys(verified, ErrorCode.INVALID_PRODUCER_ID_MAPPING))
+        return (yield from _append_batches(replicas, header, request, verified))
+    producer = next(iter(producers), NOBODY)
+    if not verified and checks.is_free(producer.producer_id):
+        return (yield from _append_batches(replicas, header, request, verified))
+    turn = checks.begin_turn(producer.producer_id)
+
+    async def append_in_turn() -> _Response | Awaitable[_Response]:
+        async with turn:
+            # The requests before this one may have begun the transaction.
+            _, asked = await in_turns(_find_unverified(replicas, header, request))
+            if asked:
+                await _ask(replicas, checks, header, request, producer, asked, adds)
+            return await in_turns(_append_batches(replicas, header, request, asked))
+
+    async def respond() -> _Response:
+        response = await append_in_turn()
+        if response is None or isinstance(response, ProduceResponse):
+            return response
+        return await response
+
+    task = asyncio.ensure_future(respond())
+    task.add_done_callback(lambda _: turn.end())  # also if it is cancelled before it begins
+    return task
+
+
+def _find_unverified(
+    replicas: Replicas, header: RequestHeader, request: ProduceRequest
+) -> Steps[tuple[dict[Identity, None], dict[TopicPartition, Verification | ErrorCode]]]:
+    """The producers of a request's transactional batches, and for the batches whose transactions
+    are not open here, what `Partition.append` needs."""
     adds = header.api_version >= _ADDS_PARTITIONS_SINCE
     verified: dict[TopicPartition, Verification | ErrorCode] = {}
     producers: dict[Identity, None] = {}
@@ -105,31 +138,32 @@ def _verify(
             verification = partition.begin_verification(batch, adds)
             if verification is not None:
                 verified[TopicPartition(name, data.index)] = verification
-    if not verified:
-        return (yield from _append_batches(replicas, header, request, verified))
-    if len(producers) > 1:  # each request is of one producer
-        verified.update(dict.fromkeys(verified, ErrorCode.INVALID_PRODUCER_ID_MAPPING))
-        return (yield from _append_batches(replicas, header, request, verified))
+    return producers, verified
 
-    async def append_verified() -> _Response:
-        (producer,) = producers
-        codes = await checks.check(transactional_id, producer, verified.keys(), adds)
-        knows_abortable = header.api_version >= _ABORTABLE_SINCE
-        for key, code in codes.items():
-            if code is ErrorCode.NONE:
-                continue
-            told = tell_producer(code, ErrorCode.NOT_ENOUGH_REPLICAS, knows_abortable)
-            partition, refused = replicas.partitions.get(key), verified[key]
-            if told is not ErrorCode.NOT_ENOUGH_REPLICAS and partition is not None:
-                assert isinstance(refused, Verification)
-                partition.verifications.refuse(producer.producer_id, refused)
-            verified[key] = told
-        response = await in_turns(_append_batches(replicas, header, request, verified))
-        if response is None or isinstance(response, ProduceResponse):
-            return response
-        return await response
 
-    return append_verified()
+async def _ask(
+    replicas: Replicas,
+    checks: TransactionChecks,
+    header: RequestHeader,
+    request: ProduceRequest,
+    producer: Identity,
+    verified: dict[TopicPartition, Verification | ErrorCode],
+    adds: bool,
+) -> None:
+    """Ask the coordinator, and replace what it refuses by the code for the producer."""
+    transactional_id = request.transactional_id
+    assert transactional_id is not None
+    codes = await checks.check(transactional_id, producer, verified.keys(), adds)
+    knows_abortable = header.api_version >= _ABORTABLE_SINCE
+    for key, code in codes.items():
+        if code is ErrorCode.NONE:
+            continue
+        told = tell_producer(code, ErrorCode.NOT_ENOUGH_REPLICAS, knows_abortable)
+        partition, refused = replicas.partitions.get(key), verified[key]
+        if told is not ErrorCode.NOT_ENOUGH_REPLICAS and partition is not None:
+            assert isinstance(refused, Verification)
+            partition.verifications.refuse(producer.producer_id, refused)
+        verified[key] = told
 
 
 def _peek(records: BytesLike | StoredBytes | None) -> BatchHeader | None:
