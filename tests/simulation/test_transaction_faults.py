@@ -58,7 +58,7 @@ _send = MarkerSender.send
 PLANTED: dict[str, tuple[int, object, str, Callable[..., object]]] = {
     "a partition without a marker": (2, MarkerSender, "send", _send_to_one),
     "endings forgotten": (23, TransactionShard, "resume", _forget_endings),
-    "nobody is fenced": (5, TransactionShard, "_check_producer", _accept),
+    "nobody is fenced": (38, TransactionShard, "_check_producer", _accept),
     "offsets at once": (2, Offsets, "replay", _store_at_once),
     "aborted ones are not named": (2, Log, "aborted_between", _name_nobody),
 }
