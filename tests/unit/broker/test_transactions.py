@@ -273,7 +273,9 @@ def test_batches_that_wait_for_the_coordinator_stay_in_order(lab: Lab, version: 
         for sequence in range(4):
             client.send(sender.make(sequence), api)
         log = leading(lab).log
-        while not log.log_end_offset:  # the first one is stored, and the transaction is open
+        for _ in range(1000):
+            if log.log_end_offset:  # the first one is stored, and the transaction is open
+                break
             await asyncio.sleep(0.00001)
         client.send(sender.make(4), api)
         await until(lambda: len(client.responses) == 5)
