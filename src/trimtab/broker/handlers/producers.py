@@ -1,7 +1,7 @@
-"""DescribeProducers (61): what a partition remembers of its idempotent producers (KIP-664).
+"""DescribeProducers (61): what a partition remembers of its idempotent producers, and which of their
+transactions are open there (KIP-664).
 
-Any replica answers for what it has, also one that follows. There are no transactions yet, so none
-is open.
+Any replica answers for what it has, also one that follows.
 """
 
 from __future__ import annotations
