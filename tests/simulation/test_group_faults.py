@@ -20,7 +20,6 @@ from trimtab.coordinator.classic_group import ClassicGroup
 from trimtab.coordinator.consumer_group import ConsumerGroup
 from trimtab.coordinator.effects import Effects
 from trimtab.coordinator.group_shard import GroupShard
-from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
 
 _fetch = CommittedOffsets.fetch
@@ -33,11 +32,6 @@ def _answer_early(groups: CoordinatorPartition[GroupShard], effects: Effects) ->
     _append(groups, effects)
     groups._send(effects)
     effects.responses.clear()
-
-
-def _accept(*_: Any) -> ErrorCode:
-    """A coordinator that accepts commits of anybody."""
-    return ErrorCode.NONE
 
 
 def _forget_revoking(group: ConsumerGroup, member_id: str, value: Any) -> None:
@@ -61,7 +55,6 @@ def _miss_nobody(*_: Any) -> None:
 
 PLANTED: dict[str, tuple[int, object, str, Callable[..., object]]] = {
     "answers before commitment": (9, CoordinatorPartition, "_append", _answer_early),
-    "commits of former members": (178, ClassicGroup, "check_commit", _accept),
     "partitions free too early": (56, ConsumerGroup, "_replay_assignment", _forget_revoking),
     "a record left out": (0, CommittedOffsets, "fetch", _begin_too_late),
     "dead classic members kept": (2, ClassicGroup, "look", _miss_nobody),
