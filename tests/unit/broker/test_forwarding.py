@@ -37,6 +37,7 @@ from trimtab.wire.messages.incremental_alter_configs import (
 from trimtab.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from trimtab.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from trimtab.wire.messages.unregister_broker import UnregisterBrokerRequest
+from trimtab.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from trimtab.wire.types import ZERO_UUID
 
 TOPIC = 2
@@ -104,6 +105,13 @@ REQUESTS: list[tuple[Any, int]] = [
         2,
     ),
     (UnregisterBrokerRequest(broker_id=7), 0),
+    (
+        UpdateFeaturesRequest(
+            feature_updates=[FeatureUpdateKey(feature="transaction.version", max_version_level=2)],
+            timeout_ms=1000,
+        ),
+        2,
+    ),
 ]
 
 
