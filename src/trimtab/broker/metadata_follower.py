@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from trimtab.broker.controller_link import ControllerLink
-from trimtab.errors import ErrorCode
+from trimtab.errors import CorruptData, ErrorCode
 from trimtab.metadata.batches import TOPIC, TOPIC_ID, read_batches, read_snapshot
 from trimtab.metadata.replayed import NOTHING, Replayed, refuse_other_history
 from trimtab.server.peer import PeerLost
@@ -124,7 +124,9 @@ class MetadataFollower:
         await self.reach(self.next_offset + 1)
 
     async def _fetch(self) -> None:
-        offset = self.next_offset if self._is_compared else self.last.base_offset
+        offset = self.next_offset
+        if not self._is_compared:
+            offset = min(offset, self.last.base_offset)
         response = await self._link.ask(
             FetchRequest(
                 replica_state=ReplicaState(replica_id=self._replica.id),
@@ -206,6 +208,12 @@ class MetadataFollower:
         while position < len(data):
             header = verify(data, position)
             self._compare(header)
+            if header.base_offset > self.next_offset:
+                raise CorruptData(
+                    f"broker {self._replica.id}: the controller's log continues at offset "
+                    f"{header.base_offset}, and the broker has replayed only what is before "
+                    f"{self.next_offset}; restore the controller's missing file from a copy"
+                )
             if not header.is_control:
                 batch = data[position : position + header.size]
                 decided = await _collect(record for _, record in read_batches(batch))

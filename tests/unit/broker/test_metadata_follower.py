@@ -308,6 +308,27 @@ def test_the_last_batch_of_an_earlier_run_is_compared(controller: FakeController
     controller.run(scenario)
 
 
+def test_a_lost_controller_does_not_skip_what_is_before_the_last_batch_of_an_earlier_run(
+    controller: FakeController,
+) -> None:
+    async def scenario() -> None:
+        await controller.next(records=batch(0, "a"))
+        await controller.next(code=ErrorCode.UNKNOWN_SERVER_ERROR)
+        assert await controller.next(records=batch(1, "b") + batch(2, "c")) == 1
+        assert controller.replica.replayed == [("log", ["a"]), ("log", ["b"]), ("log", ["c"])]
+
+    controller.last = Replayed(2, verify(memoryview(batch(2, "c"))).crc)
+    controller.run(scenario)
+
+
+async def test_a_log_with_a_gap_is_an_error(controller: FakeController) -> None:
+    await controller.next(records=batch(0, "a"))
+    await controller.next(records=batch(2, "c"))
+    with pytest.raises(CorruptData, match=r"broker 1.*continues at offset 2.*before 1"):
+        await controller.running
+    assert controller.replica.replayed == [("log", ["a"])]
+
+
 def test_a_snapshot_that_contains_the_last_batch_is_trusted(controller: FakeController) -> None:
     async def scenario() -> None:
         controller.snapshot = snapshot_of("a")

@@ -1,5 +1,5 @@
-"""DescribeProducers (61): what a partition remembers of its idempotent producers, and which of their
-transactions are open there (KIP-664).
+"""DescribeProducers (61): what a partition remembers of its idempotent producers, and which of
+their transactions are open there (KIP-664).
 
 Any replica answers for what it has, also one that follows.
 """
