@@ -168,9 +168,9 @@ class Tally:
     """What copiers have told."""
 
     def __init__(self) -> None:
-        self.copied = 0
+        self.committed = 0
         self.aborted = 0
-        self.transactions = 0
+        """Java's copier does not tell."""
         self.errors: Counter[str] = Counter()
         self.lock = threading.Lock()
 
@@ -212,12 +212,10 @@ class Copier:
         if "totalProcessed" in event:  # Java's
             done = event["totalProcessed"] - self._total
             self._total += done
-            tally.copied += done
-            tally.transactions += done > 0
+            tally.committed += done > 0
         elif "copied" in event or "aborted" in event:
-            tally.copied += event.get("copied", 0)
+            tally.committed += "copied" in event
             tally.aborted += "aborted" in event
-            tally.transactions += 1
         else:
             for kind, what in event.items():
                 tally.errors[f"{kind}: {what}"[:200]] += 1
@@ -369,7 +367,7 @@ class Run:
         return {
             "acknowledged": load.acknowledged,
             "records_at_the_end_of_the_chain": target.count,
-            "transactions": tally.transactions,
+            "committed": tally.committed,
             "aborted": tally.aborted,
             **self._counts,
             "errors": dict(tally.errors.most_common(_SHOWN)),
@@ -474,13 +472,13 @@ class Run:
                     self._highest[key] = max(before, at.offset)
 
     def _settle(self, load: OurLoad, source: Reader, target: Reader) -> None:
-        """Wait until all records have come through."""
-        deadline = time.monotonic() + _END_S
+        """Wait until all records have come through, or none has come for a long time."""
+        count, deadline = target.count, time.monotonic() + _END_S
         while source.count < load.acknowledged or target.count < source.count:
-            if time.monotonic() > deadline:
-                self._wrong.append(
-                    f"after {_END_S:g} s {target.count} of {source.count} records have come through"
-                )
+            if target.count > count:
+                count, deadline = target.count, time.monotonic() + _END_S
+            elif time.monotonic() > deadline:
+                self._wrong.append(f"{count} of {source.count} records have come through")
                 return
             self._tend()
             time.sleep(_TICK_S)

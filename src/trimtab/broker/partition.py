@@ -350,7 +350,9 @@ class Partition:
         log = self.log
         end = log.log_end_offset
         info = log.append(records, self.registration.leader_epoch, [header])
-        if header.is_transactional:
+        if header.is_control:
+            self.verifications.end_marked(header.producer_id, header.producer_epoch)
+        elif header.is_transactional:
             self.verifications.end(header.producer_id)
         followers = leadership.followers
         isr = leadership.maximal_isr

@@ -3,10 +3,11 @@ coordinator knows (KIP-890).
 
     batch of a transaction that is not open here
       └─ begin ─▶ the coordinator is asked ─▶ append
-                       └─ a marker meanwhile: the batch is refused
+                       └─ the transaction's marker meanwhile: the batch is refused
 
 So a batch that arrives after its transaction has ended does not begin another one, which nobody
-would end.
+would end. In version 2 the marker of the transaction before has the epoch of this one: it says
+nothing about this one.
 
 Source: Kafka's `VerificationStateEntry` and `VerificationGuard`.
 """
@@ -63,8 +64,14 @@ class Verifications:
             self.end(producer_id)
 
     def end(self, producer_id: int) -> None:
-        """A record of the producer, or a marker, is stored."""
+        """A record of the producer is stored."""
         self._by_producer.pop(producer_id, None)
+
+    def end_marked(self, producer_id: int, epoch: int) -> None:
+        """A marker with this epoch is stored."""
+        known = self._by_producer.get(producer_id)
+        if known is not None and (known.epoch < epoch or not known.bumps_epochs):
+            self.end(producer_id)
 
     def clear(self) -> None:
         """This broker does not lead any more."""

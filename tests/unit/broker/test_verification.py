@@ -28,7 +28,7 @@ def test_a_later_epoch_has_its_own_and_an_earlier_one_none() -> None:
     assert [verifications.holds(7, each) for each in (old, new, late)] == [False, True, False]
 
 
-def test_a_record_or_a_marker_ends_it() -> None:
+def test_a_record_ends_it() -> None:
     verifications = Verifications()
     begun = verifications.begin(7, 0, 0, False)
     verifications.end(7)
@@ -37,6 +37,24 @@ def test_a_record_or_a_marker_ends_it() -> None:
     assert again.sequence == 5
     verifications.clear()
     assert not verifications.holds(7, again)
+
+
+@pytest.mark.parametrize(
+    ("bumps_epochs", "marked", "holds"),
+    [
+        pytest.param(False, 3, False, id="version 1: the transaction itself has ended"),
+        pytest.param(True, 3, True, id="version 2: the one before has ended"),
+        pytest.param(True, 4, False, id="version 2: the transaction itself has ended"),
+    ],
+)
+def test_the_marker_of_its_transaction_ends_it(
+    bumps_epochs: bool, marked: int, holds: bool
+) -> None:
+    verifications = Verifications()
+    begun = verifications.begin(7, 3, 0, bumps_epochs)
+    verifications.end_marked(7, marked)
+    assert verifications.holds(7, begun) is holds
+    verifications.end_marked(8, 9)  # another producer's
 
 
 def test_what_the_coordinator_refuses_is_forgotten() -> None:
