@@ -18,6 +18,7 @@ STAGES = {
     "kills": "kill -9 of a node every 5 s for 10 minutes, under Java's producer and trimtab's",
     "groups": "large groups and many of them: settling, commits/s, memory; with Apache Kafka",
     "group_scenes": "groups of each client: members come and go, the coordinator is killed",
+    "transactions": "transactions/s, commit p50 and p99, read_committed; with Apache Kafka",
     "transaction_scenes": "chains of transactional copiers of each client, killed, as are brokers",
     "patience": "a healthy client while hostile ones attack the broker; the broker's limits",
     "largest": "the largest request of each API: other clients' waiting time, and memory",

@@ -1,6 +1,7 @@
-"""Exactly once under fire: processes are killed at every step of the protocol, on Apache Kafka.
+"""Exactly once under fire: processes are killed at every step of the protocol, on either cluster.
 
     python -m benchmarks.exactly_once --kills 200 --seed 1 [--endless]     Spark and Apache Kafka
+    python -m benchmarks.exactly_once --kills 200 --trimtab [--endless]    a cluster of trimtab's
     python -m benchmarks.exactly_once --kills 25 --standalone [--endless]  a cluster of Spark's own
     python -m benchmarks.exactly_once --kills 25 --standalone --at-least-once    nothing is lost
     python -m benchmarks.exactly_once --late                               nobody comes in time
@@ -11,12 +12,15 @@ records misses or sees twice. Ends with 1 if there is any; `--late`, if the quer
 word. As a stage of `python -m benchmarks` it does all of that, with 50 kills of each kind.
 
 A stream reads files, one a micro-batch, and writes three tasks each. For each kill an order is laid
-out for a step; the process that comes there first is killed (SIGKILL), or kills the broker, or the
+out for a step; the process that comes there first is killed (SIGKILL), or kills a broker, or the
 JVM of Spark's driver. The query is started again until it is through. Every seventh time the commit
 of the last batch is deleted by hand.
 
 With `--standalone` there are a master and two workers; executors are killed too. Speculation is on:
 some tasks stand still at a step until another attempt of them has ended, and then go on.
+
+Apache Kafka is one broker, which is started again. trimtab's cluster has three brokers and a
+controller in processes of their own, which its supervisor starts again.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from pathlib import Path
 from random import Random
 from typing import IO
 
-from benchmarks.processes import ApacheKafka
+from benchmarks.processes import ApacheKafka, Trimtab, await_brokers
 from benchmarks.standalone import standalone
 from trimtab import Admin, Consumer, TopicPartition
 from trimtab.spark.session.java import find_java_home
@@ -48,11 +52,13 @@ DRIVER_POINTS = (
 LATER_POINTS = ("recovered", "stopped", "took over")
 """Reached by who comes after a kill."""
 TASK_POINTS = ("task begins", "task has begun", "task has sent", "task has prepared")
+_BROKERS = 3
 LINES = 120
 """Rows of each micro-batch."""
 TASKS = 3
 TOPIC = "under-fire"
-TWO_PHASE = "kafka.transaction.two.phase.commit.enable"
+TWO_PHASE_OPTION = "transaction.two.phase.commit.enable"
+TWO_PHASE = f"kafka.{TWO_PHASE_OPTION}"
 MARKER_SECONDS = 60.0
 PATIENCE = 900.0
 """Seconds for one micro-batch, with all that happens to it."""
@@ -64,14 +70,32 @@ class TwoPhaseKafka(ApacheKafka):
     def settings(self) -> dict[str, str]:
         return {
             **super().settings(),
-            "transaction.two.phase.commit.enable": "true",
+            TWO_PHASE_OPTION: "true",
             "unstable.api.versions.enable": "true",
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
         }
 
-    @property
-    def has_died(self) -> bool:
-        return self._process is not None and self._process.poll() is not None
+    def revive(self) -> None:
+        """Start it again if it has been killed."""
+        if self._process is not None and self._process.poll() is not None:
+            self.start()
+
+
+class TwoPhaseTrimtab(Trimtab):
+    """Three brokers of trimtab that take Enable2Pc."""
+
+    def __init__(self) -> None:
+        super().__init__(_BROKERS)
+
+    def start(self) -> None:
+        super().start()
+        await_brokers(self.port, _BROKERS)
+
+    def command(self) -> list[str]:
+        return [*super().command(), "--config", f"{TWO_PHASE_OPTION}=true"]
+
+    def revive(self) -> None:
+        """The supervisor does."""
 
 
 def wait_for_markers(admin: Admin) -> None:
@@ -217,6 +241,7 @@ def bombard(
     *,
     endless: bool = False,
     on_standalone: bool = False,
+    on_trimtab: bool = False,
     delivery: dict[str, str] = EXACTLY_ONCE,
 ) -> dict[str, object]:
     """Kill so often, or for so long, and count what came of it."""
@@ -235,7 +260,10 @@ def bombard(
     repeated = 0
     began = time.perf_counter()
     with ExitStack() as clusters:
-        kafka = clusters.enter_context(TwoPhaseKafka())
+        kafka: TwoPhaseKafka | TwoPhaseTrimtab = TwoPhaseKafka()
+        if on_trimtab:
+            kafka = TwoPhaseTrimtab()
+        clusters.enter_context(kafka)
         with Admin(kafka.address) as admin:
             admin.create_topic(TOPIC, partitions=4)
         master = clusters.enter_context(_master(directory)) if on_standalone else "local[2,3]"
@@ -254,7 +282,9 @@ def bombard(
                     kind = random.choices(("process", "broker", "jvm"), (8, 1, 1))[0]
                     if on_standalone and point in TASK_POINTS:
                         kind = random.choice(("process", "executor", "stall", kind))
-                    victims = {"broker": kafka.pids, "jvm": driver.pids()}.get(kind, [])
+                    victims = {"broker": [random.choice(kafka.pids)], "jvm": driver.pids()}.get(
+                        kind, []
+                    )
                     is_unknown = kind == "jvm" and not victims
                     kinds[point] = "process" if is_unknown else kind
                     _give_order(
@@ -287,6 +317,7 @@ def bombard(
             driver.end()
     shutil.rmtree(directory, ignore_errors=True)
     return {
+        "cluster": kafka.name,
         "seed": seed,
         **options,
         "speculation": on_standalone,
@@ -390,12 +421,13 @@ def _delete_last_commit(checkpoint: Path) -> int:
     return 1
 
 
-def _run_until_done(driver: DriverProcess, kafka: TwoPhaseKafka, failures: Counter[str]) -> None:
+def _run_until_done(
+    driver: DriverProcess, kafka: TwoPhaseKafka | TwoPhaseTrimtab, failures: Counter[str]
+) -> None:
     deadline = time.perf_counter() + PATIENCE
     while True:
         answer = driver.run_query()
-        if kafka.has_died:
-            kafka.start()
+        kafka.revive()
         if answer == "done":
             return
         failures[answer or "the driver died"] += 1
@@ -438,8 +470,14 @@ def run(runs: int, records: int) -> None:
     for endless in (False, True):
         print(json.dumps(model(1000, 1, endless)), flush=True)
         for number, on_standalone in enumerate((False, True)):
-            result = bombard(50, number, 3600.0, endless=endless, on_standalone=on_standalone)
-            print(json.dumps(result), flush=True)
+            for on_trimtab in (False, True):
+                result = bombard(
+                    *(50, number, 3600.0),
+                    endless=endless,
+                    on_standalone=on_standalone,
+                    on_trimtab=on_trimtab,
+                )
+                print(json.dumps(result), flush=True)
     result = bombard(50, 2, 3600.0, on_standalone=True, delivery=AT_LEAST_ONCE)
     print(json.dumps(result), flush=True)
     print(json.dumps(come_too_late()), flush=True)
@@ -451,6 +489,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3600.0, help="give up after")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--endless", action="store_true", help="with two-phase commit (KIP-939)")
+    parser.add_argument("--trimtab", action="store_true", help="on trimtab's cluster")
     parser.add_argument("--standalone", action="store_true", help="master, workers, speculation")
     parser.add_argument("--at-least-once", action="store_true", help="rows may be there twice")
     parser.add_argument("--model", type=int, default=0, metavar="SCHEDULES")
@@ -472,6 +511,7 @@ def main() -> int:
             given.seconds,
             endless=given.endless,
             on_standalone=given.standalone,
+            on_trimtab=given.trimtab,
             delivery=AT_LEAST_ONCE if given.at_least_once else EXACTLY_ONCE,
         )
     print(json.dumps(result))

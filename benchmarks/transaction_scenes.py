@@ -44,7 +44,7 @@ from trimtab.errors import KafkaError
 
 SECONDS = 30.0
 _BROKERS = 3
-_RATE = 500
+_RATE = 200
 _COPIERS = 2
 _SIZE = 20
 """The most records of a transaction."""
@@ -205,6 +205,7 @@ class Copier:
                 continue
             with self._tally.lock:
                 self._note(event)
+        self._process.wait()
         self.ended_at = time.monotonic()
 
     def _note(self, event: dict[str, Any]) -> None:

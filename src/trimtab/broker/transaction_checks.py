@@ -25,6 +25,8 @@ from trimtab.wire.messages.add_partitions_to_txn import (
 )
 
 _TIMEOUT_S: Final = 5.0
+_FIRST_BACKOFF_S: Final = 0.001
+"""The markers of the transaction before are written within milliseconds as a rule."""
 _RETRIED: Final = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -126,13 +128,15 @@ class TransactionChecks:
         end = loop.time() + (
             cast(int, config["add.partitions.to.txn.retry.backoff.max.ms"]) / 1000 if adds else 0
         )
-        backoff = cast(int, config["add.partitions.to.txn.retry.backoff.ms"]) / 1000
+        most = cast(int, config["add.partitions.to.txn.retry.backoff.ms"]) / 1000
+        backoff = min(_FIRST_BACKOFF_S, most)
         while True:
             codes = await self._ask(transactional_id, producer, partitions, adds)
             is_over = all(code is not ErrorCode.CONCURRENT_TRANSACTIONS for code in codes.values())
             if is_over or loop.time() + backoff > end:
                 return codes
             await asyncio.sleep(backoff)
+            backoff = min(2 * backoff, most)
 
     async def _ask(
         self,

@@ -3,9 +3,14 @@
     begin ─▶ records in some partitions, the offset of a group ─▶ commit or abort ─▶ begin …
         └─ killed, or replaced by another life with the same transactional id
 
+Some prepare their transactions, store the decision, and then end them (KIP-939). The next life
+carries out the last decision before it takes over the transactional id. They follow the older
+protocol, without an epoch for each transaction, on a cluster of either `transaction.version`.
+
 Each transaction has a number, and each of its records has the whole plan of the transaction. So
 every record that is read tells which others must be there. The outcome of a transaction is unknown
-if its producer was killed or fenced while it ended; then all of it is there, or nothing.
+if its producer was killed or fenced while it ended; then all of it is there, or nothing. That of a
+prepared one is known as soon as it is decided.
 """
 
 from __future__ import annotations
@@ -19,7 +24,8 @@ from typing import Any, Final, NamedTuple
 from trimtab.client.admin import AsyncAdmin
 from trimtab.client.consumer import AsyncConsumer
 from trimtab.client.producer import AsyncProducer
-from trimtab.errors import CorruptData, KafkaError, TransactionError
+from trimtab.client.sender.prepared import PreparedTransaction
+from trimtab.errors import BrokerError, CorruptData, KafkaError, TransactionError
 from trimtab.records import Record, TopicPartition
 from trimtab.sim.checkers import Violation
 from trimtab.sim.network import ANY
@@ -35,11 +41,14 @@ TRANSACTION_OPTIONS: Final[dict[str, Any]] = {
     "transaction.state.log.replication.factor": 3,
     "transaction.state.log.segment.bytes": 4_000,
     "transaction.state.log.min.isr": 2,
+    "transaction.two.phase.commit.enable": True,
 }
-"""Options of the nodes, so that the log of transactions is compacted."""
+"""Options of the nodes, so that the log of transactions is compacted, and prepared transactions do
+not time out."""
 
 _TIMEOUT_MS: Final = 8_000
 _LONG_TIMEOUT_MS: Final = 1_000_000
+_ENDLESS: Final[dict[str, Any]] = {"transaction_two_phase_commit_enable": True}
 _DAMAGED_RETRY_S: Final = 1.0
 
 
@@ -58,6 +67,18 @@ class RecordName(NamedTuple):
     producer: int
     transaction: int
     place: int
+
+
+class Decision(NamedTuple):
+    """How a prepared transaction is to end."""
+
+    number: int
+    prepared: PreparedTransaction
+    is_commit: bool
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome.COMMITTED if self.is_commit else Outcome.ABORTED
 
 
 @dataclass
@@ -97,6 +118,9 @@ class Transactor:
         self._random = world.random(f"transactor {number}")
         self._stopping = asyncio.Event()
         self._lives = 0
+        self._prepares = self._random.random() < 0.4
+        self._decision: Decision | None = None
+        self._initializing: set[int] = set()
         self._living: dict[asyncio.Task[None], AsyncProducer] = {}
         self.host = f"transactor-{number}"
         self.group = f"atomic-{number}"
@@ -142,7 +166,7 @@ class Transactor:
     async def _end_last(self) -> None:
         """Fence what is left, so that it is aborted."""
         async with self._make_producer() as producer:
-            await producer.init_transactions()
+            await self._take_over(producer, self._lives)
 
     def _make_producer(self) -> AsyncProducer:
         self._lives += 1
@@ -151,7 +175,7 @@ class Transactor:
             wall_clock=self._world.wall_clock,
             random=self._world.random(f"{self.host}/{self._lives}"),
             transactional_id=self.host,
-            transaction_timeout_ms=_TIMEOUT_MS,
+            **(_ENDLESS if self._prepares else {"transaction_timeout_ms": _TIMEOUT_MS}),
             max_block_ms=_LONG_TIMEOUT_MS,
             delivery_timeout_ms=_LONG_TIMEOUT_MS,
             request_timeout_ms=self._random.choice((500, 2000, 5000)),
@@ -164,10 +188,11 @@ class Transactor:
         task = asyncio.current_task()
         assert task is not None
         self._living[task] = producer
+        life = self._lives
         try:
-            await producer.init_transactions()
-            while not self._stopping.is_set():
-                await self._transact(producer)
+            goes_on = await self._take_over(producer, life)
+            while goes_on and not self._stopping.is_set():
+                await self._transact(producer, life)
                 await asyncio.sleep(
                     self._random.expovariate(1) * self._random.choice((0.02, 0.2, 2))
                 )
@@ -175,7 +200,59 @@ class Transactor:
             self._world.trace.append(f"{task.get_name()} ends: {error}")
         await producer.close(5)
 
-    async def _transact(self, producer: AsyncProducer) -> None:
+    async def _take_over(self, producer: AsyncProducer, life: int) -> bool:
+        """Carry out what the life before has decided, and fence it; returns whether no other life
+        has begun meanwhile."""
+        decision = self._decision
+        if decision is not None:
+            try:
+                await self._carry_out(producer, decision)
+            except BrokerError:
+                # Otherwise another life did, and has gone on.
+                if self._decision is decision and self._is_known(decision):
+                    raise
+        if life != self._lives:
+            return False
+        self._initializing.add(life)
+        await producer.init_transactions()
+        self._initializing.discard(life)
+        return True
+
+    def _is_known(self, decision: Decision) -> bool:
+        return self.ledger.outcomes[decision.number] is not Outcome.UNKNOWN
+
+    async def _carry_out(self, producer: AsyncProducer, decision: Decision) -> None:
+        await producer.complete_transaction(decision.prepared, decision.is_commit)
+        self.ledger.outcomes[decision.number] = decision.outcome
+        if self._decision is decision:
+            self._decision = None
+
+    async def _end(self, producer: AsyncProducer, number: int, is_commit: bool) -> None:
+        if is_commit:
+            self.ledger.committing.add(number)
+            await producer.commit_transaction()
+        else:
+            await producer.abort_transaction()
+        self.ledger.outcomes[number] = Outcome.COMMITTED if is_commit else Outcome.ABORTED
+
+    async def _decide(
+        self, producer: AsyncProducer, life: int, number: int, is_commit: bool
+    ) -> None:
+        """Prepare the transaction, and end it unless another life has begun."""
+        prepared = await producer.prepare_transaction()
+        if life != self._lives:
+            return
+        self._decision = decision = Decision(number, prepared, is_commit)
+        # The InitProducerId of a killed life may still come, and abort the transaction.
+        if not self._initializing:
+            self.ledger.outcomes[number] = decision.outcome
+        if is_commit:
+            self.ledger.committing.add(number)
+        if self._random.random() < 0.5:
+            await asyncio.sleep(self._random.expovariate(1) * self._random.choice((0.1, 1, 20)))
+        await self._carry_out(producer, decision)
+
+    async def _transact(self, producer: AsyncProducer, life: int) -> None:
         random, ledger = self._random, self.ledger
         await producer.begin_transaction()
         number = ledger.begin()
@@ -196,17 +273,16 @@ class Transactor:
                 await producer.send_offsets_to_transaction(
                     {TopicPartition(ATOMIC, 0): number}, self.group
                 )
-            if random.random() < 0.3:
-                await producer.abort_transaction()
-                ledger.outcomes[number] = Outcome.ABORTED
+            is_commit = random.random() < 0.7
+            if self._prepares:
+                await self._decide(producer, life, number, is_commit)
             else:
-                ledger.committing.add(number)
-                await producer.commit_transaction()
-                ledger.outcomes[number] = Outcome.COMMITTED
+                await self._end(producer, number, is_commit)
         except TransactionError as error:
             if error.is_fatal:
                 raise
             await producer.abort_transaction()
+            assert ledger.outcomes[number] is Outcome.UNKNOWN
             ledger.outcomes[number] = Outcome.ABORTED
 
 

@@ -302,6 +302,24 @@ def test_the_next_coordinator_has_what_was_acknowledged(lab: Any) -> None:
     lab.run(scenario, brokers=3, config=QUICK)
 
 
+@pytest.mark.parametrize("version", range(1, 8))
+def test_offsets_that_cannot_be_told_are_errors_of_their_partitions_too(
+    lab: Any, version: int
+) -> None:
+    """aiokafka looks at no other code, and would begin at the start."""
+
+    async def scenario() -> None:
+        coordinator = (await find(lab)).node_id
+        wanted = [OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1])]
+        request = OffsetFetchRequest(group_id="g", topics=wanted)
+        fetched = await lab.connect(1 - coordinator).ask(request, version)
+        codes = [each.error_code for each in fetched.topics[0].partitions]
+        assert codes == [ErrorCode.NOT_COORDINATOR] * 2
+        assert fetched.error_code == (ErrorCode.NOT_COORDINATOR if version >= 2 else 0)
+
+    lab.run(scenario, brokers=2, config=QUICK)
+
+
 def test_who_waits_is_sent_to_the_next_coordinator(lab: Any) -> None:
     async def scenario() -> None:
         first = (await find(lab)).node_id

@@ -64,7 +64,6 @@ _Found: TypeAlias = Mapping[TopicPartition, Committed | None]
 _PARTITIONS_PER_TURN: Final = 200
 _TOPIC_IDS_SINCE = 10
 _SEVERAL_GROUPS_SINCE = 8
-_ONE_CODE_SINCE = 2
 _ABORTABLE_SINCE = 4
 _ADDS_GROUP_SINCE = 5
 
@@ -232,8 +231,6 @@ async def fetch_offsets(
         )
     found = await _ask_offsets(groups, header, stable, request.group_id)
     code = found if isinstance(found, ErrorCode) else ErrorCode.NONE
-    if code is not ErrorCode.NONE and header.api_version >= _ONE_CODE_SINCE:
-        return OffsetFetchResponse(error_code=code)
     committed: _Found = {} if isinstance(found, ErrorCode) else found
     wanted: list[_Asked] = (
         _by_topic(groups, committed)
@@ -251,11 +248,12 @@ async def fetch_offsets(
         )
 
     told = await in_turns(_tell_offsets(wanted, committed, tell))
-    return OffsetFetchResponse(
+    return OffsetFetchResponse(  # aiokafka takes a missing partition for one without an offset
         topics=[
             OffsetFetchResponseTopic(name=name or "", partitions=partitions)
             for name, _, partitions in told
-        ]
+        ],
+        error_code=code,
     )
 
 
