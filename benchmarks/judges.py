@@ -81,19 +81,6 @@ FEATURES = {
 
 WANTING = {
     "an authorizer": ("test_create_describe_delete_acls",),
-    "consumer groups": (
-        "test_describe_group_exists",
-        "test_delete_groups",
-        "test_delete_groups_with_errors",
-        "test_group",
-        "test_heartbeat_thread",
-        "test_kafka_consumer__offset_commit_resume",
-        "test_kafka_consumer_max_bytes_one_msg",
-    ),
-    "transactions": (
-        "test_transactional_producer_messages",
-        "test_transactional_producer_offsets",
-    ),
 }
 """Features that trimtab's brokers lack (SKIPPED.md), and kafka-python's tests that need them."""
 

@@ -77,6 +77,13 @@ class Marker(NamedTuple):
     coordinator_epoch: int
 
 
+class Token(NamedTuple):
+    """A leader's verification: its number, and the epoch of the producer that it asked about."""
+
+    number: int
+    epoch: int
+
+
 class Leader:
     """A partition: for each producer id its epoch, the epoch of the last coordinator, and the tags
     of the records in its open transaction.
@@ -89,7 +96,7 @@ class Leader:
         self.epochs: dict[int, int] = {}
         self.coordinators: dict[int, int] = {}
         self.open: dict[int, frozenset[Tag]] = {}
-        self.tokens: dict[int, int] = {}
+        self.tokens: dict[int, Token] = {}
         self.written: frozenset[Tag] = frozenset()
         self.outcomes: dict[Tag, bool] = {}
 
@@ -98,7 +105,8 @@ class Leader:
         producer_id, epoch = write.producer
         if epoch < self.epochs.get(producer_id, -1):
             return False
-        is_verified = self.has_begun(write.producer) or self.tokens.get(producer_id) == write.token
+        token = Token(write.token, epoch)
+        is_verified = self.has_begun(write.producer) or self.tokens.get(producer_id) == token
         if not is_verified and write.token != BY_PRODUCER:
             return False
         self.epochs[producer_id] = epoch
@@ -126,7 +134,9 @@ class Leader:
             return False
         self.epochs[producer_id] = epoch
         self.coordinators[producer_id] = marker.coordinator_epoch
-        self.tokens.pop(producer_id, None)
+        token = self.tokens.get(producer_id)
+        if token is not None and token.epoch < epoch:  # otherwise the transaction before has ended
+            del self.tokens[producer_id]
         for tag in self.open.pop(producer_id, ()):
             self.outcomes[tag] = marker.ending.is_commit
         return True
@@ -335,7 +345,9 @@ class World:
                 token = BY_PRODUCER
                 if self.version == 2:
                     self.tokens = token = self.tokens + 1
-                    leader.tokens[request.producer.producer_id] = token
+                    leader.tokens[request.producer.producer_id] = Token(
+                        token, request.producer.epoch
+                    )
                 self.flying.append(request._replace(token=token))
             else:
                 self.hear(request, False)

@@ -14,10 +14,12 @@ import pytest
 from tests.simulation.planted import find_bug
 from trimtab.broker.marker_sender import MarkerSender
 from trimtab.coordinator.offsets import Offsets
+from trimtab.coordinator.transaction import Transaction
 from trimtab.coordinator.transaction_shard import TransactionShard
 from trimtab.errors import ErrorCode
 from trimtab.storage.log import Log
 from trimtab.wire.messages.group_records import OffsetCommitKey, OffsetCommitValue
+from trimtab.wire.messages.transaction_records import TransactionStatus
 
 pytestmark = pytest.mark.kip(98)
 
@@ -53,14 +55,27 @@ def _name_nobody(*_: Any) -> list[Any]:
     return []
 
 
+@property  # type: ignore[misc]
+def _due_soon(transaction: Any) -> int | None:
+    """Transactions of which all time out, prepared ones too."""
+    is_open = transaction.status is TransactionStatus.ONGOING
+    return transaction.started_ms + 8_000 if is_open else None
+
+
+def _give_up(*_: Any) -> None:
+    """A coordinator that sends each marker once."""
+
+
 _send = MarkerSender.send
 
-PLANTED: dict[str, tuple[int, object, str, Callable[..., object]]] = {
+PLANTED: dict[str, tuple[int, object, str, object]] = {
     "a partition without a marker": (2, MarkerSender, "send", _send_to_one),
     "endings forgotten": (23, TransactionShard, "resume", _forget_endings),
     "nobody is fenced": (38, TransactionShard, "_check_producer", _accept),
     "offsets at once": (2, Offsets, "replay", _store_at_once),
     "aborted ones are not named": (2, Log, "aborted_between", _name_nobody),
+    "markers are sent once": (2, MarkerSender, "_try_later", _give_up),
+    "prepared ones time out": (5, Transaction, "due_ms", _due_soon),
 }
 
 

@@ -207,10 +207,10 @@ class Transactor:
         if decision is not None:
             try:
                 await self._carry_out(producer, decision)
-            except BrokerError:
+            except BrokerError as error:
                 # Otherwise another life did, and has gone on.
                 if self._decision is decision and self._is_known(decision):
-                    raise
+                    raise Violation(f"{self.host}: {decision} cannot be carried out") from error
         if life != self._lives:
             return False
         self._initializing.add(life)
@@ -293,9 +293,12 @@ class CommittedReader:
         seen: what it has read, by partition and offset.
     """
 
-    def __init__(self, world: World, bootstrap: str, partitions: int) -> None:
+    def __init__(
+        self, world: World, bootstrap: str, partitions: int, ledgers: list[Ledger]
+    ) -> None:
         self._world = world
         self._bootstrap = bootstrap
+        self._ledgers = ledgers
         self.host = "committed-reader"
         self.seen: dict[TopicPartition, dict[int, RecordName]] = {
             TopicPartition(ATOMIC, index): {} for index in range(partitions)
@@ -337,7 +340,9 @@ class CommittedReader:
                 f"{self.host} reads offset {record.offset} of {partition} after "
                 f"{next(reversed(seen))}"
             )
-        seen[record.offset] = read_name(record)
+        seen[record.offset] = read = read_name(record)
+        if read.transaction not in self._ledgers[read.producer].committing:
+            raise Violation(f"{self.host} reads {read}, which nobody has asked to commit")
 
 
 def read_name(record: Record) -> RecordName:
@@ -434,8 +439,10 @@ class TransactionScene:
             Transactor(world, number, bootstrap, self.partitions)
             for number in range(random.choice((1, 2, 3)))
         ]
-        self._reader = CommittedReader(world, bootstrap, self.partitions)
-        self._last = CommittedReader(world, bootstrap, self.partitions)
+        ledgers = [each.ledger for each in self._transactors]
+        self._reader, self._last = (
+            CommittedReader(world, bootstrap, self.partitions, ledgers) for _ in range(2)
+        )
         self._offsets: dict[str, int] = {}
         self.version: Final = random.choice((2, 2, 1))
 

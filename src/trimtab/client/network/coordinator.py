@@ -90,6 +90,7 @@ class CoordinatorLink:
 
     Attributes:
         trouble: the last error of the request that is being repeated; None without an error.
+        unanswered: how many requests were sent and not answered; they may still arrive.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class CoordinatorLink:
         finder: Connections | None = None,
     ) -> None:
         self.trouble: KafkaError | None = None
+        self.unanswered = 0
         self._connections = connections
         self._finder = finder or connections
         self._kind = kind
@@ -121,6 +123,10 @@ class CoordinatorLink:
     def feature(self, name: str) -> int:
         """The cluster's level of a feature (`Connection.feature`); 0 before the first request."""
         return 0 if self._connection is None else self._connection.feature(name)
+
+    def version_of(self, request: type[Request[Response]]) -> int:
+        """The newest version that both speak; -1 before the first request."""
+        return -1 if self._connection is None else self._connection.version_of(request)
 
     def disconnect(self) -> None:
         """Close the connection: a request that waits for others at the coordinator holds up all
@@ -160,7 +166,10 @@ class CoordinatorLink:
                 try:
                     connection = await self._connect()
                     version = connection.version_of(request, at_most)
-                    response = await connection.request(make(version), version, timeout)
+                    sent = make(version)
+                    self.unanswered += 1
+                    response = await connection.request(sent, version, timeout)
+                    self.unanswered -= 1
                     code, subject = judge(response)
                     if code is ErrorCode.NONE:
                         return response

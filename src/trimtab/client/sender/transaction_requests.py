@@ -93,10 +93,20 @@ class TransactionRequests:
         return self._coordinator.feature("transaction.version") >= 2
 
     @property
+    def may_be_late(self) -> bool:
+        """Whether requests were sent in this epoch that nobody answered, so that they may still
+        arrive, and brokers can give the running producer another epoch."""
+        can_renew = self._coordinator.version_of(InitProducerIdRequest) >= _EPOCH_BUMP_SINCE
+        return can_renew and any(link.unanswered for link in self._links)
+
+    @property
     def troubles(self) -> list[str]:
         """The last errors of the requests that are being repeated."""
-        links = (self._coordinator, *self._groups.values())
-        return [str(link.trouble) for link in links if link.trouble is not None]
+        return [str(link.trouble) for link in self._links if link.trouble is not None]
+
+    @property
+    def _links(self) -> list[CoordinatorLink]:
+        return [self._coordinator, *self._groups.values()]
 
     async def init(self, before: ProducerIdentity) -> tuple[int, int]:
         """A new producer id and epoch: with NO_PRODUCER_ID in any case, or only if `before` is the
@@ -135,6 +145,8 @@ class TransactionRequests:
             verdict_of,
             at_most=_TWO_PHASE_INIT if is_endless else _STABLE_INIT,
         )
+        for link in self._links:
+            link.unanswered = 0
         return response.producer_id, response.producer_epoch
 
     async def end(self, producer: ProducerIdentity, commits: bool) -> EndTxnResponse:

@@ -246,11 +246,11 @@ class Transactions(Identity):
         """Begin a transaction, which all records sent from now on belong to."""
         self._check(BEGIN)
         self._is_two_phase = two_phase or self._options.timeout is None
-        is_version_2 = self._requests.supports_version_2
-        if is_version_2 and not self._is_two_phase and self._is_epoch_used:
+        in_version_2 = self._requests.supports_version_2 and not self._is_two_phase
+        if self._is_epoch_used and (in_version_2 or self._requests.may_be_late):
             await self._renew_epoch()
             self._check(BEGIN)
-        self._requests.in_version_2 = is_version_2 and not self._is_two_phase
+        self._requests.in_version_2 = in_version_2
         self.last_produce_version = None if self._requests.in_version_2 else _OLDER_PRODUCE
         self._move(State.IN_TRANSACTION)
 
@@ -259,6 +259,8 @@ class Transactions(Identity):
 
         Otherwise a leader that has not yet written the last transaction's marker would add the next
         records to it. Adding partitions would wait for the marker, but version 2 does not do that.
+        And a request of the last transaction that arrives late would change the next one
+        (KAFKA-17754).
         """
         try:
             async with asyncio.timeout(self._options.max_block):

@@ -96,7 +96,7 @@ def test_under_faults_exactly_the_committed_records_are_read(level: int, seed: i
                 for number in range(12):
                     sent: dict[TopicPartition, list[bytes | None]] = {TOPIC: [], OTHER: []}
                     wants_abort = random.random() < 0.25
-                    await producer.begin_transaction()
+                    await repeat(producer.begin_transaction)
                     try:
                         for index in range(random.randrange(12)):
                             partition = random.choice([TOPIC, OTHER])
