@@ -1,4 +1,4 @@
-"""Apache Kafka, its clients and Spark's Kafka connector: jars from Maven, in trimtab's cache.
+"""Apache Kafka, its clients, Kafka Streams and Spark's connector: jars from Maven, in a cache.
 
 `TRIMTAB_KAFKA_JARS` names a directory with Apache Kafka's jars (broker, tools and clients) to use
 instead.
@@ -48,6 +48,11 @@ class Artifact(NamedTuple):
 KAFKA = (
     Artifact("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
     Artifact("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+    Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
+)
+STREAMS = (
+    # With RocksDB for its state stores.
+    Artifact("org.apache.kafka", "kafka-streams", KAFKA_VERSION),
     Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
 )
 CLIENTS = {
@@ -104,6 +109,25 @@ def client_jars(version: str = NEWEST_CLIENT) -> Path:
     return find_client_jars(version) or _fetch(_client_directory(version), CLIENTS[version])
 
 
+def find_streams_jars() -> Path | None:
+    """The directory of Kafka Streams with its dependencies; None if it was not fetched.
+
+    `TRIMTAB_KAFKA_JARS` may have it, as the libs of a release of Apache Kafka do.
+    """
+    given = os.environ.get("TRIMTAB_KAFKA_JARS")
+    directories = (*([Path(given)] if given else []), _streams_directory())
+    return next((each for each in directories if any(each.glob("kafka-streams-[0-9]*.jar"))), None)
+
+
+def streams_jars() -> Path:
+    """The directory of Kafka Streams with its dependencies; fetches them if they are missing.
+
+    Raises:
+        RivalMissing: there is no Maven, or it could not fetch them.
+    """
+    return find_streams_jars() or _fetch(_streams_directory(), STREAMS)
+
+
 def connector_jars() -> Path:
     """The directory of Spark's Kafka connector; fetches it if it is missing.
 
@@ -153,6 +177,10 @@ def _client_directory(version: str) -> Path:
     return cache_directory() / f"kafka-clients-{version}"
 
 
+def _streams_directory() -> Path:
+    return cache_directory() / f"kafka-streams-{KAFKA_VERSION}"
+
+
 def _fetch(directory: Path, artifacts: tuple[Artifact, ...]) -> Path:
     maven = shutil.which("mvn")
     if maven is None:
@@ -196,5 +224,6 @@ if __name__ == "__main__":
         print(kafka_jars())
         for version in CLIENTS:
             print(client_jars(version))
+        print(streams_jars())
     except RivalMissing as missing:
         raise SystemExit(f"Apache Kafka is not available: {missing}") from None

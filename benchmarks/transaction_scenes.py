@@ -7,9 +7,9 @@
 There are three brokers in processes of their own, RF 3, min.insync.replicas 2. A producer with
 acks=all writes all the time. Each copier is a process that moves records and offsets on in
 transactions, and aborts one of three (`benchmarks.copier`, or Java's TransactionalMessageCopier).
-It is killed and replaced; or it is stopped, replaced, and continued, so that two live under one
-transactional ID. In between a broker gets SIGKILL: a coordinator, or the leader of a partition.
-At the end these must hold:
+It is killed and replaced; or it is stopped, replaced, continued, and killed, so that for some time
+two live under one transactional ID. In between a broker gets SIGKILL: a coordinator, or the leader
+of a partition. At the end these must hold:
 
 - NAME-out has, in each partition, exactly the records of NAME-in in their order;
 - the groups' committed offsets never went back;
@@ -388,18 +388,23 @@ class Run:
         return former
 
     def _tend(self) -> None:
-        """Start the successors of those that have ended, and continue those that were stopped."""
+        """Start the successors of those that have ended, and continue those that were stopped. Some
+        clients' calls do not return once they are fenced, so they are killed in the end."""
         for place, copier in self._copiers.items():
             if copier.has_ended_for(_PAUSE_S):
                 self._replace(place)
+        now = time.monotonic()
         for due, zombie in list(self._zombies):
-            if time.monotonic() >= due:
+            if now >= due:
                 zombie.send(signal.SIGCONT)
+            if now >= due + _ZOMBIE_S:
+                zombie.send(signal.SIGKILL)
                 self._zombies.remove((due, zombie))
 
     def _end_copiers(self) -> None:
         for _, zombie in self._zombies:
             zombie.send(signal.SIGCONT)
+            zombie.send(signal.SIGKILL)
         for copier in (*self._copiers.values(), *self._ended):
             copier.send(signal.SIGTERM)
         for copier in (*self._copiers.values(), *self._ended):
