@@ -41,7 +41,7 @@ from pathlib import Path
 from random import Random
 from typing import IO
 
-from benchmarks.processes import ApacheKafka, Trimtab, await_brokers
+from benchmarks.processes import ApacheKafka, Trimtab
 from benchmarks.standalone import standalone
 from trimtab import Admin, Consumer, TopicPartition
 from trimtab.spark.session.java import find_java_home
@@ -85,14 +85,7 @@ class TwoPhaseTrimtab(Trimtab):
     """Three brokers of trimtab that take Enable2Pc."""
 
     def __init__(self) -> None:
-        super().__init__(_BROKERS)
-
-    def start(self) -> None:
-        super().start()
-        await_brokers(self.port, _BROKERS)
-
-    def command(self) -> list[str]:
-        return [*super().command(), "--config", f"{TWO_PHASE_OPTION}=true"]
+        super().__init__(_BROKERS, config=[f"{TWO_PHASE_OPTION}=true"])
 
     def revive(self) -> None:
         """The supervisor does."""

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from benchmarks.acknowledged import PARTITIONS, OurLoad
 from benchmarks.group_member import SESSION_S
 from benchmarks.jars import RivalMissing, find_java, java_command, kafka_jars
-from benchmarks.processes import Trimtab, await_brokers, nodes_of
+from benchmarks.processes import Trimtab, nodes_of
 from benchmarks.report import progress
 from trimtab import Admin
 from trimtab.broker.coordinator_topic import GROUPS_TOPIC, partition_of
@@ -90,18 +90,9 @@ class ScenesCluster(Trimtab):
     """Three brokers that soon notice that a member of a consumer group is gone."""
 
     def __init__(self) -> None:
-        super().__init__(_BROKERS)
-
-    def start(self) -> None:
-        super().start()
-        await_brokers(self.port, _BROKERS)
-
-    def command(self) -> list[str]:
-        return [
-            *(*super().command(), "--config"),
-            *(f"group.consumer.session.timeout.ms={SESSION_S * 1000}", "min.insync.replicas=2"),
-            "offsets.topic.num.partitions=4",
-        ]
+        session = f"group.consumer.session.timeout.ms={SESSION_S * 1000}"
+        options = [session, "min.insync.replicas=2", "offsets.topic.num.partitions=4"]
+        super().__init__(_BROKERS, config=options)
 
 
 class Ranges:

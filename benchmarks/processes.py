@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -240,13 +240,20 @@ class Trimtab(Broker):
     Args:
         brokers: number of brokers.
         slow: milliseconds by which brokers answer produce requests late.
+        config: options of the brokers, as NAME=VALUE.
     """
 
     name = "trimtab"
 
-    def __init__(self, brokers: int = 1, slow: Mapping[int, float] | None = None) -> None:
+    def __init__(
+        self,
+        brokers: int = 1,
+        slow: Mapping[int, float] | None = None,
+        config: Sequence[str] = (),
+    ) -> None:
         super().__init__()
         self._brokers = brokers
+        self._config = config
         self._slow = [f"{broker}={late:g}" for broker, late in (slow or {}).items()]
         if brokers > 1:
             self.port = free_neighbours(brokers)
@@ -258,7 +265,12 @@ class Trimtab(Broker):
             *(sys.executable, "-m", "trimtab", "cluster", "up", "--port", str(self.port)),
             *("--brokers", str(self._brokers), "--data", str(self.directory / "data")),
             *(("--slow", *self._slow) if self._slow else ()),
+            *(("--config", *self._config) if self._config else ()),
         ]
+
+    def start(self) -> None:
+        super().start()
+        await_brokers(self.port, self._brokers)
 
     @property
     def pids(self) -> list[int]:

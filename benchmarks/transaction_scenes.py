@@ -86,17 +86,8 @@ class OurCluster(Trimtab):
     """Three brokers of trimtab; their supervisor starts a killed one again."""
 
     def __init__(self) -> None:
-        super().__init__(_BROKERS)
-
-    def start(self) -> None:
-        super().start()
-        await_brokers(self.port, _BROKERS)
-
-    def command(self) -> list[str]:
-        options = ("min.insync.replicas=2", "offsets.topic.num.partitions=4")
-        return [
-            *(*super().command(), "--config", *options, "transaction.state.log.num.partitions=4")
-        ]
+        internal = ("offsets.topic.num.partitions=4", "transaction.state.log.num.partitions=4")
+        super().__init__(_BROKERS, config=["min.insync.replicas=2", *internal])
 
     def kill(self, broker: int | None) -> None:
         """Kill a broker, or the controller."""
