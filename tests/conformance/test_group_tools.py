@@ -66,7 +66,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[str]:
             running.enter_context(reading(address, CLASSIC, "classic", [TOPIC, LONG]))
             running.enter_context(reading(address, MODERN, "consumer", [TOPIC, LONG]))
             running.enter_context(reading_with_confluent(address, FOREIGN))
-            await_members(admin, {CLASSIC: 2, MODERN: 1, FOREIGN: 1})
+            await_members(admin, {CLASSIC: (2, 60), MODERN: (1, 60), FOREIGN: (1, 30)})
         yield address
 
 
@@ -116,17 +116,18 @@ def reading_with_confluent(address: str, group: str) -> Iterator[None]:
         yield
 
 
-def await_members(admin: Admin, counts: dict[str, int]) -> None:
-    """Wait until the groups are stable, with so many members that all read and have committed."""
+def await_members(admin: Admin, expected: dict[str, tuple[int, int]]) -> None:
+    """Wait until each group is stable, has so many members that all read, and has committed so
+    many records."""
     deadline = monotonic_clock() + PATIENCE_S
     while True:
-        found = admin.describe_groups(counts)
+        found = admin.describe_groups(expected)
         if all(
             group in found
             and found[group].state == "Stable"
-            and sum(bool(each.partitions) for each in found[group].members) == count
-            and sum(at.offset for at in admin.list_group_offsets(group).values()) >= 30
-            for group, count in counts.items()
+            and sum(bool(each.partitions) for each in found[group].members) == members
+            and sum(at.offset for at in admin.list_group_offsets(group).values()) == records
+            for group, (members, records) in expected.items()
         ):
             return
         assert monotonic_clock() < deadline, f"the groups are not stable: {found}"
