@@ -13,6 +13,7 @@ import pytest
 
 from tests.simulation.planted import find_bug
 from trimtab.broker.marker_sender import MarkerSender
+from trimtab.client.sender.transaction_requests import TransactionRequests
 from trimtab.coordinator.offsets import Offsets
 from trimtab.coordinator.transaction import Transaction
 from trimtab.coordinator.transaction_shard import TransactionShard
@@ -66,6 +67,12 @@ def _give_up(*_: Any) -> None:
     """A coordinator that sends each marker once."""
 
 
+@property  # type: ignore[misc]
+def _never_late(_: Any) -> bool:
+    """A producer that goes on in its epoch after a request without an answer."""
+    return False
+
+
 _send = MarkerSender.send
 
 PLANTED: dict[str, tuple[int, object, str, object]] = {
@@ -76,6 +83,7 @@ PLANTED: dict[str, tuple[int, object, str, object]] = {
     "aborted ones are not named": (2, Log, "aborted_between", _name_nobody),
     "markers are sent once": (2, MarkerSender, "_try_later", _give_up),
     "prepared ones time out": (5, Transaction, "due_ms", _due_soon),
+    "late requests are forgotten": (0, TransactionRequests, "may_be_late", _never_late),
 }
 
 

@@ -145,8 +145,8 @@ class ProducerCalls(AsyncClient):
         Raises:
             UsageError: not initialized, or a transaction is open.
             TransactionError: the last transaction failed.
-            Unavailable: requests of the last transaction had no answer, and the coordinator gave no
-                new epoch within `max.block.ms`; may be repeated.
+            Unavailable: the last transaction was prepared, or its requests had no answer, and the
+                coordinator gave no new epoch within `max.block.ms`; may be repeated.
         """
         core = self._checked_core()
         with core.measured("txn-begin"):

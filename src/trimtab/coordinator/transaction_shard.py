@@ -9,6 +9,7 @@ with these differences:
 - A request is decided on the ground of all decisions before it, committed or not; so there is no
   pending state, and CONCURRENT_TRANSACTIONS is answered only while a transaction ends.
 - A transaction is aborted as soon as its time is over, not at the next round of ten seconds.
+- An InitProducerId with an epoch that is not the current one does not abort an open transaction.
 - `keepPreparedTxn` (KIP-939) is served.
 """
 
@@ -119,6 +120,8 @@ class TransactionShard:
         if known.is_ending:
             raise _refuse(ErrorCode.CONCURRENT_TRANSACTIONS)
         if known.status is TransactionStatus.ONGOING:
+            if expected.producer_id != NO_PRODUCER_ID and expected != known.caller:
+                raise _refuse(ErrorCode.PRODUCER_FENCED)
             if request.keep_prepared_txn:
                 return self._take_over(now, known)
             self._abort_and_fence(now, known)

@@ -27,6 +27,7 @@ from errno import EIO, ENOSPC
 from typing import Any
 
 from trimtab.sim.checkers import Checkers
+from trimtab.sim.connection import name
 from trimtab.sim.fault_chains import FaultChains
 from trimtab.sim.losses import Losses
 from trimtab.sim.network import ANY, Link
@@ -89,6 +90,7 @@ class FaultSchedule:
             (self._kill_controller, 2),
             (self._crash_controller, 2),
             (self._cut_pair, 5),
+            (self._cut_connection, 4),
             (self._isolate, 3),
             (self._split, 1),
             (self._reset, 3),
@@ -117,9 +119,9 @@ class FaultSchedule:
         while True:
             await asyncio.sleep(random.expovariate(1 / self._pace_s))
             (fault,) = random.choices(self._kinds, self._weights)
-            name = fault()
-            if name:
-                self.counts[name] += 1
+            kind = fault()
+            if kind:
+                self.counts[kind] += 1
             if self._exclusive_task is not None:
                 await asyncio.wait([self._exclusive_task])
                 self._exclusive_task = None
@@ -344,6 +346,16 @@ class FaultSchedule:
         self._cut([(a, b)])
         return "cut between two hosts"
 
+    def _cut_connection(self) -> str:
+        """Delay what one end of a connection sends, while other connections of its host go on. So
+        a request arrives after those that its client sent when it had given up waiting."""
+        connections = self._world.network.connections
+        if not connections:
+            return ""
+        client, server = self._random.choice(connections)
+        self._cut([(name(client), server[0])], one_way=True)
+        return "cut of a connection"
+
     def _isolate(self) -> str:
         host = self._random.choice(self._hosts)
         self._cut([(host, other) for other in self._hosts if other != host])
@@ -355,8 +367,8 @@ class FaultSchedule:
         self._cut([(a, b) for a in one for b in self._hosts if b not in one])
         return "split of the network"
 
-    def _cut(self, pairs: list[tuple[str, str]]) -> None:
-        one_way = self._random.random() < 0.3
+    def _cut(self, pairs: list[tuple[str, str]], one_way: bool | None = None) -> None:
+        one_way = self._random.random() < 0.3 if one_way is None else one_way
         for_s = self._draw_s(0.2, 2, 8, 20)
         network = self._world.network
 

@@ -110,6 +110,11 @@ class Network:
         """`host:port` of every server that is bound, in the order of binding."""
         return [name(address) for address in self._servers]
 
+    @property
+    def connections(self) -> list[tuple[Address, Address]]:
+        """Both ends of every connection, first that which connected, in the order of creation."""
+        return [(each.client.own, each.client.peer) for each in self._connections.values()]
+
     @contextlib.contextmanager
     def at(self, host: str) -> Iterator[None]:
         """Run the block, and the tasks and servers that it starts, on this host."""

@@ -48,6 +48,7 @@ not time out."""
 
 _TIMEOUT_MS: Final = 8_000
 _LONG_TIMEOUT_MS: Final = 1_000_000
+_SHORTEST_TIMEOUT_MS: Final = 500
 _ENDLESS: Final[dict[str, Any]] = {"transaction_two_phase_commit_enable": True}
 _DAMAGED_RETRY_S: Final = 1.0
 
@@ -178,7 +179,7 @@ class Transactor:
             **(_ENDLESS if self._prepares else {"transaction_timeout_ms": _TIMEOUT_MS}),
             max_block_ms=_LONG_TIMEOUT_MS,
             delivery_timeout_ms=_LONG_TIMEOUT_MS,
-            request_timeout_ms=self._random.choice((500, 2000, 5000)),
+            request_timeout_ms=self._random.choice((_SHORTEST_TIMEOUT_MS, 2000, 5000)),
             linger_ms=self._random.choice((0, 5)),
             metadata_max_age_ms=10_000,
         )
@@ -214,8 +215,10 @@ class Transactor:
         if life != self._lives:
             return False
         self._initializing.add(life)
+        since_s = self._world.loop.time()
         await producer.init_transactions()
-        self._initializing.discard(life)
+        if self._world.loop.time() - since_s < _SHORTEST_TIMEOUT_MS / 1000:
+            self._initializing.discard(life)  # otherwise an attempt that was given up may come late
         return True
 
     def _is_known(self, decision: Decision) -> bool:
@@ -243,7 +246,7 @@ class Transactor:
         if life != self._lives:
             return
         self._decision = decision = Decision(number, prepared, is_commit)
-        # The InitProducerId of a killed life may still come, and abort the transaction.
+        # An InitProducerId may still come, of a killed life or given up, and abort the transaction.
         if not self._initializing:
             self.ledger.outcomes[number] = decision.outcome
         if is_commit:

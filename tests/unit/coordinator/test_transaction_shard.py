@@ -196,6 +196,28 @@ def test_who_was_replaced_is_fenced(scene: Scene) -> None:
 
 
 @pytest.mark.kip(360)
+@pytest.mark.parametrize("keep", [False, True])
+def test_who_was_replaced_does_not_abort_what_is_open(scene: Scene, keep: bool) -> None:
+    """Apache Kafka looks at the epoch after it has aborted the newer producer's transaction."""
+    first = scene.producer()
+    second = scene.producer(first)
+    scene.add(second)
+    assert scene.init(first, keep=keep).error_code == FENCED
+    assert scene.status == "ONGOING"
+    assert scene.end(second).error_code == NONE
+
+
+@pytest.mark.kip(939)
+def test_who_prepared_it_does_not_abort_what_was_taken_over(scene: Scene) -> None:
+    first = scene.producer(two_phase=True)
+    scene.add(first)
+    second = scene.producer(two_phase=True, keep=True)
+    assert scene.init(first, two_phase=True).error_code == FENCED
+    assert scene.status == "ONGOING"
+    assert scene.end(second).error_code == NONE
+
+
+@pytest.mark.kip(360)
 @pytest.mark.parametrize("knows", [False, True])
 def test_an_exhausted_epoch_leads_to_another_id(scene: Scene, knows: bool) -> None:
     last = scene.at_epoch(MAX - 1)

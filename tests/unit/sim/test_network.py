@@ -405,6 +405,33 @@ def test_a_cut_holds_bytes_until_it_is_healed_and_keeps_their_order(world: World
     world.run(run())
 
 
+def test_one_connection_is_cut_and_another_between_the_same_hosts_goes_on(world: World) -> None:
+    async def run() -> None:
+        accepted: list[Recorder] = []
+
+        def accept() -> Recorder:
+            accepted.append(Recorder())
+            return accepted[-1]
+
+        await world.loop.create_server(accept, "broker", 9092)
+        clients = [
+            cast(Recorder, (await world.loop.create_connection(Recorder, "broker", 9092))[1])
+            for _ in range(2)
+        ]
+        (host, port), peer = world.network.connections[0]
+        world.network.cut(f"{host}:{port}", peer[0], one_way=True)
+        for each in (*clients, *accepted):
+            each.transport.write(b"x")
+        await asyncio.sleep(1)
+        assert [each.received for each in accepted] == [b"", b"x"]
+        assert [each.received for each in clients] == [b"x", b"x"]
+        world.network.heal(f"{host}:{port}", peer[0])
+        await asyncio.sleep(1)
+        assert [each.received for each in accepted] == [b"x", b"x"]
+
+    world.run(run())
+
+
 def test_a_connection_over_a_cut_waits_for_the_healing_or_times_out(world: World) -> None:
     async def run() -> None:
         await pair(world)

@@ -10,6 +10,8 @@ decision can be carried out again.
 **The older protocol.** Under `transaction.version` 2 EndTxn (version 5) raises the epoch, so a
 repeated EndTxn depends on the version of the first. Up to version 4 the epoch stays, and the
 coordinator answers a repeated EndTxn with NONE until a producer takes over the transactional id.
+The producer itself takes a new epoch before its next transaction: otherwise who repeats EndTxn
+would end that one.
 
 **Time.** Unless the producer was initialized for two-phase commit (InitProducerId version 6, option
 `transaction.two.phase.commit.enable`), the coordinator aborts a prepared transaction like any

@@ -93,11 +93,15 @@ class TransactionRequests:
         return self._coordinator.feature("transaction.version") >= 2
 
     @property
+    def can_renew(self) -> bool:
+        """Whether brokers can give the running producer another epoch."""
+        return self._coordinator.version_of(InitProducerIdRequest) >= _EPOCH_BUMP_SINCE
+
+    @property
     def may_be_late(self) -> bool:
         """Whether requests were sent in this epoch that nobody answered, so that they may still
-        arrive, and brokers can give the running producer another epoch."""
-        can_renew = self._coordinator.version_of(InitProducerIdRequest) >= _EPOCH_BUMP_SINCE
-        return can_renew and any(link.unanswered for link in self._links)
+        arrive."""
+        return any(link.unanswered for link in self._links)
 
     @property
     def troubles(self) -> list[str]:

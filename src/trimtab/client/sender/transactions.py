@@ -86,9 +86,9 @@ _OLDER_PRODUCE = 11
 """The newest version of Produce in the older protocol."""
 
 _MARKER_WRITE_SECONDS = 0.003
-"""Seconds that brokers usually need to write a transaction's markers. A producer that begins the
-next one earlier under `transaction.version` 2 has to wait for 20 ms (KIP-890,
-`add.partitions.to.txn.retry.backoff.ms`)."""
+"""Seconds that brokers usually need to write a transaction's markers, or as long as EndTxn took if
+that is less. A producer that begins the next one earlier under `transaction.version` 2 has to wait
+for 20 ms on Apache Kafka (KIP-890, `add.partitions.to.txn.retry.backoff.ms`)."""
 
 _FORGOTTEN = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
 _OPEN = frozenset({State.IN_TRANSACTION, State.PREPARING, State.COMMITTING})
@@ -172,7 +172,8 @@ class Transactions(Identity):
         )
         self._is_two_phase = False
         self._is_shared = False
-        self._is_epoch_used = False
+        self._is_epoch_used = False  # by a transaction that has ended
+        self._has_prepared = False  # a transaction in this epoch
         self._markers_written_at = -math.inf
         self._pending: _Pending | None = None
         self._offset_commits: list[_OffsetCommit] = []
@@ -238,7 +239,7 @@ class Transactions(Identity):
         self._check(RENAME)
         self.transactional_id = transactional_id
         self._requests.change_id(transactional_id)
-        self._is_shared = self._is_epoch_used = False
+        self._is_shared = self._is_epoch_used = self._has_prepared = False
         self._forget_transaction()
         self._move(State.UNINITIALIZED)
 
@@ -247,7 +248,10 @@ class Transactions(Identity):
         self._check(BEGIN)
         self._is_two_phase = two_phase or self._options.timeout is None
         in_version_2 = self._requests.supports_version_2 and not self._is_two_phase
-        if self._is_epoch_used and (in_version_2 or self._requests.may_be_late):
+        if self._is_epoch_used and (
+            in_version_2
+            or (self._requests.can_renew and (self._has_prepared or self._requests.may_be_late))
+        ):
             await self._renew_epoch()
             self._check(BEGIN)
         self._requests.in_version_2 = in_version_2
@@ -259,8 +263,8 @@ class Transactions(Identity):
 
         Otherwise a leader that has not yet written the last transaction's marker would add the next
         records to it. Adding partitions would wait for the marker, but version 2 does not do that.
-        And a request of the last transaction that arrives late would change the next one
-        (KAFKA-17754).
+        A request of the last transaction that arrives late would change the next one (KAFKA-17754).
+        And who ends a prepared transaction once more would end the next one.
         """
         try:
             async with asyncio.timeout(self._options.max_block):
@@ -273,7 +277,7 @@ class Transactions(Identity):
         except KafkaError as error:
             self._fail(error, is_fatal=True)
             raise self._lifecycle.failure() from error
-        self._is_epoch_used = False
+        self._is_epoch_used = self._has_prepared = False
 
     async def send_offsets(
         self,
@@ -509,6 +513,7 @@ class Transactions(Identity):
     async def _prepare(self) -> None:
         self._move(State.PREPARING)
         await self._wait_for_answers(State.PREPARING)
+        self._has_prepared = True
         self._move(State.PREPARED)
 
     async def _commit(self) -> None:
@@ -589,6 +594,7 @@ class Transactions(Identity):
         return TransactionError(f"the transaction was ended meanwhile, with {ABORT}()")
 
     async def _end(self, *, commits: bool) -> None:
+        begun_s = self._loop.time()
         try:
             response = await self._requests.end(self._own, commits)
         except BrokerError as error:
@@ -600,7 +606,8 @@ class Transactions(Identity):
                 self._must_raise_epoch = True
                 return
             raise
-        self._markers_written_at = self._loop.time() + _MARKER_WRITE_SECONDS
+        ended_s = self._loop.time()
+        self._markers_written_at = ended_s + min(ended_s - begun_s, _MARKER_WRITE_SECONDS)
         self._is_epoch_used = not self._requests.in_version_2
         if response.producer_id != NO_PRODUCER_ID:
             self.renew(response.producer_id, response.producer_epoch)

@@ -95,7 +95,8 @@ async def test_it_is_of_the_older_protocol_whatever_the_cluster_has_settled_on(
 async def test_an_ordinary_transaction_after_it_has_an_epoch_of_its_own(
     brokers: TransactionCluster,
 ) -> None:
-    """A leader without the last marker would take its records for part of the one before."""
+    """Otherwise who ends the prepared one again would end this one. And under version 2 a leader
+    without the last marker would take its records for part of the one before."""
     async with brokers.producer() as producer:
         await prepare(producer)
         await producer.commit_transaction()
@@ -104,9 +105,27 @@ async def test_an_ordinary_transaction_after_it_has_an_epoch_of_its_own(
             await producer.send("topic", value, partition=0)
             await producer.commit_transaction()
     ends = [request.producer_epoch for _, _, request in brokers.asked(EndTxnRequest)]
-    assert ends == ([0, 1, 2] if brokers.level == 2 else [0, 0, 0])
-    assert len(brokers.asked(InitProducerIdRequest)) == brokers.level
+    assert ends == ([0, 1, 2] if brokers.level == 2 else [0, 1, 1])
+    assert len(brokers.asked(InitProducerIdRequest)) == 2
     assert brokers.committed == {TOPIC: [b"1", b"2", b"3"]}
+
+
+@pytest.mark.kip(939)
+@pytest.mark.parametrize("two_phase", [True, False])
+async def test_who_ends_it_once_more_does_not_end_the_next_one(
+    brokers: TransactionCluster, two_phase: bool
+) -> None:
+    async with brokers.producer() as producer, stranger(brokers) as other:
+        prepared = await prepare(producer)
+        await producer.complete_transaction(prepared, True)
+        await producer.begin_transaction(two_phase)
+        await producer.send("topic", b"2", partition=0)
+        await producer.flush()
+        with pytest.raises(BrokerError, match="a newer producer has its transactional id"):
+            await other.complete_transaction(prepared, True)
+        await producer.abort_transaction()
+    assert brokers.decisions == [True, False]
+    assert brokers.committed == {TOPIC: [b"1"]}
 
 
 async def test_once_prepared_nothing_is_possible_but_to_end_it(brokers: TransactionCluster) -> None:

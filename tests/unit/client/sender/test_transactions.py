@@ -18,6 +18,7 @@ from tests.unit.client.scripted_transactions import (
 from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.producer import AsyncProducer
 from trimtab.errors import BrokerError, ErrorCode, TransactionError, Unavailable, UsageError
+from trimtab.sim.network import ANY, Link
 from trimtab.sim.world import World
 from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from trimtab.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
@@ -383,9 +384,12 @@ async def test_a_partition_is_added_soon_after_the_transaction_before(
         assert older.world.loop.time() - began < 0.02
 
 
+@pytest.mark.parametrize(("latency_ms", "between_ms"), [(0.5, 2), (1, 4), (10, 23)])
 async def test_version_2_leaves_brokers_the_time_to_write_markers(
-    newer: TransactionCluster,
+    newer: TransactionCluster, latency_ms: float, between_ms: float
 ) -> None:
+    """As long as EndTxn took, and 3 ms at most."""
+    newer.world.network.set_link(ANY, ANY, Link(latency_ms, latency_ms))
     async with newer.producer() as producer:
         await producer.init_transactions()
         for _ in range(2):
@@ -393,7 +397,7 @@ async def test_version_2_leaves_brokers_the_time_to_write_markers(
                 await producer.send("topic", b"1", partition=0)
     produced = [a.at for a in newer.cluster.brokers[0].asked if a.api is ProduceRequest]
     ended = [a.at for a in newer.cluster.brokers[0].asked if a.api is EndTxnRequest]
-    assert 0.003 <= produced[1] - ended[0] < 0.005
+    assert between_ms <= (produced[1] - ended[0]) * 1000 < between_ms + 1
 
 
 # offsets
