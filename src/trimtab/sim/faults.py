@@ -349,10 +349,11 @@ class FaultSchedule:
     def _cut_connection(self) -> str:
         """Delay what one end of a connection sends, while other connections of its host go on. So
         a request arrives after those that its client sent when it had given up waiting."""
-        connections = self._world.network.connections
-        if not connections:
+        host = self._random.choice(self._hosts)
+        ends = [each for each in self._world.network.connections if each[0][0] == host]
+        if not ends:
             return ""
-        client, server = self._random.choice(connections)
+        client, server = self._random.choice(ends)
         self._cut([(name(client), server[0])], one_way=True)
         return "cut of a connection"
 

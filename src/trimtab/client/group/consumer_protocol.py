@@ -296,7 +296,11 @@ class ConsumerMember:
             self._changed.set()
 
     def _owned_by_id(self) -> list[TopicPartitions]:
+        """The partitions that the application reads, or may begin to read with its next poll."""
+        owned, change = self._handover.owned, self._handover.change
+        if change is not None and change.kind is Kind.ASSIGNED:
+            owned |= change.partitions
         topics: dict[bytes, list[int]] = {}
-        for owned in sorted(self._handover.owned):
-            topics.setdefault(self._topic_ids[owned], []).append(owned.partition)
+        for each in sorted(owned):
+            topics.setdefault(self._topic_ids[each], []).append(each.partition)
         return [TopicPartitions(topic_id=id, partitions=of) for id, of in topics.items()]

@@ -17,7 +17,7 @@ from trimtab import SubscriptionPattern
 from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.group import consumer_protocol
 from trimtab.client.group.consumer_protocol import ConsumerMember
-from trimtab.client.group.handover import Handover
+from trimtab.client.group.handover import Handover, Kind
 from trimtab.client.group.membership import MemberOptions
 from trimtab.client.network.connection import Connection
 from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
@@ -245,6 +245,75 @@ def test_an_expression_of_the_coordinator_is_text(pattern: Any) -> None:
         SubscriptionPattern(pattern)
 
 
+async def run_member(
+    world: World,
+    handover: Handover,
+    names: dict[bytes, str],
+    answer: Callable[..., Any],
+    over: asyncio.Future[None],
+) -> None:
+    """Run a member whose coordinator answers so, until `over`; `names` are the topics' by id."""
+    metadata = SimpleNamespace(
+        on_update=lambda _: None,
+        add=lambda _: None,
+        views=lambda: [SimpleNamespace(topic_id=id, name=name) for id, name in names.items()],
+    )
+    member = ConsumerMember(
+        cast(Any, SimpleNamespace(ask=answer)),
+        cast(Any, metadata),
+        handover,
+        MemberOptions("g", None, 45, 3, 300, None, None),
+        ConsumerMetrics(lambda: 0.0, 30, 2),
+        world.random("member"),
+    )
+    member.subscribe(frozenset(["t"]))
+    running = asyncio.ensure_future(member.run())
+    async with asyncio.timeout(60):
+        await over
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+def assign(topic_id: bytes, *partitions: int) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(
+        error_code=0,
+        throttle_time_ms=0,
+        member_epoch=1,
+        heartbeat_interval_ms=5000,
+        assignment=Assignment(
+            topic_partitions=[TopicPartitions(topic_id=topic_id, partitions=list(partitions))]
+        ),
+    )
+
+
+@pytest.mark.kip(848)
+async def test_a_partition_that_the_next_poll_begins_to_read_is_told_as_owned(world: World) -> None:
+    """Otherwise the coordinator gives it to another member, when a heartbeat has to be repeated."""
+    handover = Handover()
+    over = asyncio.get_running_loop().create_future()
+    told: list[list[int]] = []
+
+    def begin() -> None:  # and then the application polls no more
+        if handover.change is not None and handover.change.kind is Kind.LOST:
+            asyncio.get_running_loop().call_soon(handover.carried_out, handover.change)
+
+    handover.on_due = begin
+
+    async def answer(_: Any, make: Any, judge: Any) -> ConsumerGroupHeartbeatResponse:
+        make(1)
+        if not told:
+            told.append([])
+            return assign(b"t" * 16, 0, 2)
+        repeated = make(1)
+        told.append([each for of in repeated.topic_partitions for each in of.partitions])
+        over.set_result(None)
+        return assign(b"t" * 16, 0)
+
+    await run_member(world, handover, {b"t" * 16: "t"}, answer, over)
+    assert told == [[], [0, 2]]
+    assert handover.owned == frozenset()
+
+
 @pytest.mark.kip(516)
 async def test_partitions_of_a_topic_with_another_id_are_other_ones(world: World) -> None:
     """Also if the coordinator replaces them in one step, and the client knows both ids."""
@@ -268,36 +337,11 @@ async def test_partitions_of_a_topic_with_another_id_are_other_ones(world: World
             owned.append([each.topic_id for each in request.topic_partitions])
         if len(owned) == 4:
             over.set_result(None)
-        replaced = TopicPartitions(topic_id=new if len(owned) > 1 else old, partitions=[0])
-        return ConsumerGroupHeartbeatResponse(
-            error_code=0,
-            throttle_time_ms=0,
-            member_epoch=1,
-            heartbeat_interval_ms=5000,
-            assignment=Assignment(topic_partitions=[replaced]),
-        )
+        return assign(new if len(owned) > 1 else old, 0)
 
-    metadata = SimpleNamespace(
-        on_update=lambda _: None,
-        add=lambda _: None,
-        views=lambda: [SimpleNamespace(topic_id=id, name=name) for id, name in names.items()],
-    )
-    member = ConsumerMember(
-        cast(Any, SimpleNamespace(ask=answer)),
-        cast(Any, metadata),
-        handover,
-        MemberOptions("g", None, 45, 3, 300, None, None),
-        ConsumerMetrics(lambda: 0.0, 30, 2),
-        world.random("member"),
-    )
-    member.subscribe(frozenset(["t"]))
-    running = asyncio.ensure_future(member.run())
-    async with asyncio.timeout(60):
-        await over
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    await run_member(world, handover, names, answer, over)
     assert changes == [("lost", 0), ("assigned", 1), ("revoked", 1), ("assigned", 1)]
-    assert owned == [[], [old], [], [new]]
+    assert owned == [[], [old], [new], [new]]
 
 
 def test_assignments_whose_responses_are_lost_are_told_again(
