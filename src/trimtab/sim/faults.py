@@ -90,7 +90,7 @@ class FaultSchedule:
             (self._kill_controller, 2),
             (self._crash_controller, 2),
             (self._cut_pair, 5),
-            (self._cut_connection, 4),
+            (self._cut_connections, 4),
             (self._isolate, 3),
             (self._split, 1),
             (self._reset, 3),
@@ -346,16 +346,17 @@ class FaultSchedule:
         self._cut([(a, b)])
         return "cut between two hosts"
 
-    def _cut_connection(self) -> str:
-        """Delay what one end of a connection sends, while other connections of its host go on. So
-        a request arrives after those that its client sent when it had given up waiting."""
+    def _cut_connections(self) -> str:
+        """Delay what is sent over one or all connections of a host, while new ones work. So a
+        request arrives after those that its client sent when it had given up waiting."""
         host = self._random.choice(self._hosts)
         ends = [each for each in self._world.network.connections if each[0][0] == host]
         if not ends:
             return ""
-        client, server = self._random.choice(ends)
-        self._cut([(name(client), server[0])], one_way=True)
-        return "cut of a connection"
+        if self._random.random() < 0.5:
+            ends = [self._random.choice(ends)]
+        self._cut([(name(client), server[0]) for client, server in ends], one_way=True)
+        return "cut of connections"
 
     def _isolate(self) -> str:
         host = self._random.choice(self._hosts)

@@ -28,6 +28,7 @@ from trimtab.client.sender.prepared import PreparedTransaction
 from trimtab.errors import BrokerError, CorruptData, KafkaError, TransactionError
 from trimtab.records import Record, TopicPartition
 from trimtab.sim.checkers import Violation
+from trimtab.sim.connection import name
 from trimtab.sim.network import ANY
 from trimtab.sim.topic_kinds import TopicKind
 from trimtab.sim.virtual_cluster import VirtualCluster
@@ -120,6 +121,7 @@ class Transactor:
         self._stopping = asyncio.Event()
         self._lives = 0
         self._prepares = self._random.random() < 0.4
+        self._delays = self._random.choice((0, 0.1, 0.5))
         self._decision: Decision | None = None
         self._initializing: set[int] = set()
         self._living: dict[asyncio.Task[None], AsyncProducer] = {}
@@ -230,6 +232,25 @@ class Transactor:
         if self._decision is decision:
             self._decision = None
 
+    def _delay_requests(self) -> None:
+        """Hold what is sent over the present connections, but not over those that replace them. So
+        a request may arrive during the next transaction (KAFKA-17754)."""
+        network = self._world.network
+        ends = [
+            (name(client), server[0])
+            for client, server in network.connections
+            if client[0] == self.host
+        ]
+
+        def heal() -> None:
+            for client, server in ends:
+                network.heal(client, server)
+
+        for client, server in ends:
+            network.cut(client, server, one_way=True)
+        delay_s = self._random.expovariate(1) * self._random.choice((1, 3, 8))
+        self._world.loop.call_later(delay_s, heal)
+
     async def _end(self, producer: AsyncProducer, number: int, is_commit: bool) -> None:
         if is_commit:
             self.ledger.committing.add(number)
@@ -277,6 +298,8 @@ class Transactor:
                     {TopicPartition(ATOMIC, 0): number}, self.group
                 )
             is_commit = random.random() < 0.7
+            if random.random() < self._delays:
+                self._delay_requests()
             if self._prepares:
                 await self._decide(producer, life, number, is_commit)
             else:
@@ -378,15 +401,15 @@ def check_atomic(
         there: dict[int, list[int]] = {}
         for partition, records in stored.items():
             last = (-1, -1)
-            for offset, name in sorted(records.items()):
-                if name.producer != number:
+            for offset, read in sorted(records.items()):
+                if read.producer != number:
                     continue
-                if (name.transaction, name.place) <= last:
+                if (read.transaction, read.place) <= last:
                     raise Violation(
-                        f"{transactor.host}: {name} is at {offset} of {partition}, after {last}"
+                        f"{transactor.host}: {read} is at {offset} of {partition}, after {last}"
                     )
-                last = name.transaction, name.place
-                there.setdefault(name.transaction, []).append(name.place)
+                last = read.transaction, read.place
+                there.setdefault(read.transaction, []).append(read.place)
         for transaction, outcome in enumerate(ledger.outcomes):
             found = sorted(there.get(transaction, []))
             whole = list(range(ledger.records[transaction]))
