@@ -123,19 +123,30 @@ def read_with_java(broker: Broker, topic: str, records: int) -> Reading:
     find_java()
     kafka_jars()
     before = _children_seconds()
+    told = run_consumer_performance(broker.address, topic, records)
+    used = _children_seconds() - before
+    return Reading(told["fetch.nMsg.sec"], used / records * 1e6)
+
+
+def run_consumer_performance(
+    address: str, topic: str, records: int, *words: str
+) -> dict[str, float]:
+    """What Kafka's ConsumerPerformance prints, by column.
+
+    Raises RuntimeError if it failed, or read fewer records.
+    """
     text = run_java(
         "org.apache.kafka.tools.ConsumerPerformance",
-        *("--bootstrap-server", broker.address, "--topic", topic),
-        *("--num-records", str(records), "--timeout", "60000"),
+        *("--bootstrap-server", address, "--topic", topic),
+        *("--num-records", str(records), "--timeout", "60000", *words),
     )
-    used = _children_seconds() - before
     table = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     names = next((row for row in table if "data.consumed.in.nMsg" in row), [])
     row = next((row for row in table if len(row) == len(names) and row != names), [])
-    told = dict(zip(names, row, strict=True))
-    if not told or int(told["data.consumed.in.nMsg"]) < records:
+    if not row or int(row[names.index("data.consumed.in.nMsg")]) < records:
         raise RuntimeError(f"ConsumerPerformance did not read {records} records: {text}")
-    return Reading(float(told["fetch.nMsg.sec"]), used / records * 1e6)
+    columns = zip(names, row, strict=True)
+    return {column: float(cell) for column, cell in columns if not column.endswith(".time")}
 
 
 def _children_seconds() -> float:

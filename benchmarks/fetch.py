@@ -242,17 +242,10 @@ def _served(response: FetchResponse) -> Iterator[int]:
 # -- a follower
 
 
-class _Limited(Trimtab):
-    """Two brokers whose followers fetch little at once."""
-
-    def command(self) -> list[str]:
-        return [*super().command(), "--config", *REPLICA_OPTIONS]
-
-
 def _measure_follower() -> list[str]:
     """What went wrong."""
     progress(f"fetch: a new replica of {MANY} partitions")
-    with _Limited(brokers=2) as side, Admin(side.address) as admin:
+    with Trimtab(brokers=2, config=REPLICA_OPTIONS) as side, Admin(side.address) as admin:
         admin.create_topic("many", assignment={each: [0] for each in range(MANY)})
         _fill(side.address, "many", range(MANY))
         follower = nodes_of(side.supervisor_pid)["broker-1"]

@@ -119,12 +119,9 @@ class _Trimtab(Trimtab):
     """trimtab's brokers, with the options that they support."""
 
     def __init__(self, brokers: int, replication_factor: int) -> None:
-        super().__init__(brokers)
-        self._options = _broker_options(replication_factor)
-
-    def command(self) -> list[str]:
-        known = (f"{name}={value}" for name, value in self._options.items() if name in BROKER)
-        return [*super().command(), "--config", *known]
+        options = _broker_options(replication_factor)
+        known = [f"{name}={value}" for name, value in options.items() if name in BROKER]
+        super().__init__(brokers, config=known)
 
 
 class _KafkaMember(KafkaMember):

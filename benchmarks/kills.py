@@ -66,11 +66,8 @@ class KilledCluster(Trimtab):
     """A cluster whose nodes are killed; `keeps` keeps its directory at the end."""
 
     def __init__(self) -> None:
-        super().__init__(BROKERS)
+        super().__init__(BROKERS, config=SETTINGS)
         self.keeps = False
-
-    def command(self) -> list[str]:
-        return [*super().command(), "--config", *SETTINGS]
 
     def __exit__(self, *error: Any) -> None:
         self.stop()

@@ -47,7 +47,7 @@ class Case:
     Attributes:
         says: what is in the error of ours, where it must fail.
         listed_as: the row of the table in `docs/spark.md`, where they differ on purpose.
-        on_kafka_only: it needs transactions, or does not depend on the cluster.
+        on_kafka_only: it does not depend on the cluster.
     """
 
     name: str
@@ -75,13 +75,6 @@ class QuickCleaning(ApacheKafka):
 
     def settings(self) -> dict[str, str]:
         return {**super().settings(), "log.cleaner.backoff.ms": "100"}
-
-
-class QuickCleaningTrimtab(Trimtab):
-    """Ours, likewise."""
-
-    def command(self) -> list[str]:
-        return [*super().command(), "--config", "log.cleaner.backoff.ms=100"]
 
 
 def cases(group: str) -> list[Case]:
@@ -300,7 +293,6 @@ def cases(group: str) -> list[Case]:
             },
             "both fail",
             "part of an open transaction",
-            on_kafka_only=True,
         ),
         # Known to differ.
         Case(
@@ -337,13 +329,12 @@ def cases(group: str) -> list[Case]:
             {"subscribe": "__transaction_state"},
             "differs",
             listed_as="an internal topic (`__consumer_offsets`)",
-            on_kafka_only=True,
         ),
     ]
 
 
 @contextmanager
-def topics(servers: str, has_transactions: bool) -> Iterator[None]:
+def topics(servers: str) -> Iterator[None]:
     """Topics to read. An open transaction stays open for the block."""
     with Admin(servers) as admin, ExitStack() as stack:
         _write_plain(admin, servers)
@@ -377,8 +368,7 @@ def topics(servers: str, has_transactions: bool) -> Iterator[None]:
                 producer.send("p-growing", b"late", partition=2, timestamp=BEGAN)
         _truncate(servers, "p-truncated", 10)
         _write_compacted(admin, servers)
-        if has_transactions:
-            _write_transactions(admin, servers, stack)
+        _write_transactions(admin, servers, stack)
         yield
 
 
@@ -552,11 +542,11 @@ def run_cases(only: str) -> int:
     unexpected = 0
     spark = start_session("parity", cores=2, config={"spark.jars": jars})
     try:
-        for kind in (QuickCleaning, QuickCleaningTrimtab):
-            is_kafka = kind is QuickCleaning
-            with kind() as broker:
+        for made in (QuickCleaning(), Trimtab(config=["log.cleaner.backoff.ms=100"])):
+            is_kafka = isinstance(made, ApacheKafka)
+            with made as broker:
                 progress(f"parity: writing to {broker.name}")
-                with topics(broker.address, has_transactions=is_kafka):
+                with topics(broker.address):
                     for case in cases(f"group of {broker.name}"):
                         if only in case.name and (is_kafka or not case.on_kafka_only):
                             unexpected += not _run_case(spark, broker, case)

@@ -83,13 +83,11 @@ class SingleBroker(Trimtab):
     """
 
     def __init__(self, *config: str, prefix: Sequence[str] = ()) -> None:
-        super().__init__()
-        self._config = config
+        super().__init__(config=config)
         self._prefix = prefix
 
     def command(self) -> list[str]:
-        config = ["--config", *self._config] if self._config else []
-        return [*self._prefix, *super().command(), *config]
+        return [*self._prefix, *super().command()]
 
     @property
     def place(self) -> tuple[str, int]:

@@ -29,6 +29,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from benchmarks.consumer import run_consumer_performance
 from benchmarks.jars import KAFKA_VERSION, RivalMissing, find_java, kafka_jars
 from benchmarks.processes import run_java
 from benchmarks.report import progress, report
@@ -273,15 +274,8 @@ def _read(client: str, address: str, filled: Filled, isolation: str) -> float:
 
 def _read_with_java(address: str, topic: str, wanted: int, isolation: str) -> float:
     """MB/s that ConsumerPerformance prints, without the time to join its group."""
-    text = run_java(
-        "org.apache.kafka.tools.ConsumerPerformance",
-        *("--bootstrap-server", address, "--topic", topic, "--num-records", str(wanted)),
-        *("--timeout", "60000", "--command-property", f"isolation.level={isolation}"),
-    )
-    table = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
-    names = next((row for row in table if "data.consumed.in.nMsg" in row), [])
-    row = next((row for row in table if len(row) == len(names) and row != names), [])
-    told = dict(zip(names, row, strict=True))
-    if not told or int(told["data.consumed.in.nMsg"]) != wanted:
-        raise RuntimeError(f"ConsumerPerformance did not read {wanted} records: {text}")
-    return float(told["fetch.MB.sec"]) * _MIB / _MB
+    words = ("--command-property", f"isolation.level={isolation}")
+    told = run_consumer_performance(address, topic, wanted, *words)
+    if told["data.consumed.in.nMsg"] != wanted:
+        raise RuntimeError(f"ConsumerPerformance read other records than {wanted}: {told}")
+    return told["fetch.MB.sec"] * _MIB / _MB
