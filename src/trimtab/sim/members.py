@@ -119,6 +119,10 @@ class Member:
         """Neither leave, nor die, nor stall from now on."""
         self._is_staying = True
 
+    def commit_again(self) -> None:
+        """As long as it reads nothing new, nothing else repairs what a late commit has changed."""
+        self.membership.committed.clear()
+
     def stop(self) -> None:
         """Leave for good; `run` then ends."""
         self._stopping.set()

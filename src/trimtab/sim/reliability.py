@@ -336,6 +336,8 @@ class Simulation:
             return ", ".join(each.get_name() for each in self._consuming if not each.done())
 
         bootstrap, random = self.cluster.bootstrap_servers, self.world.random("group admin")
+        for member in self._members:
+            member.commit_again()
         with self.world.network.at("last"):
             async with AsyncAdmin(bootstrap, random=random) as admin:
                 await self._until(find_unfinished, SETTLE_S)

@@ -237,6 +237,7 @@ class ClassicMember:
             return code, ""
 
         timeout = options.poll_interval + _JOIN_GRACE
+        before = self.identity.generation
         while True:
             try:
                 joined = await self._link.ask(JoinGroupRequest, make, judge, timeout=timeout)
@@ -244,6 +245,13 @@ class ClassicMember:
                 if error.code is not ErrorCode.MEMBER_ID_REQUIRED:
                     raise
             else:
+                if self._handover.owned and joined.generation_id not in (before, before + 1):
+                    raise BrokerError(
+                        ErrorCode.ILLEGAL_GENERATION,
+                        f"generation {joined.generation_id} comes after others that began without"
+                        f" this member of generation {before}; its partitions may be others' now",
+                        str(self._link),
+                    )
                 self.identity = Identity(joined.generation_id, joined.member_id)
                 return joined
 

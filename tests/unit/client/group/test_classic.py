@@ -121,3 +121,45 @@ def test_a_member_that_is_removed_before_it_lets_go_has_lost_its_partitions(lab:
                 assert set(lost) == partitions(0, 1, 2, 3)
 
     lab.run(scenario, config=QUICK)
+
+
+def test_a_member_that_joins_a_generation_too_late_has_lost_its_partitions(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A static member keeps its place in the group, but others may have its partitions."""
+    ask = ClassicMember._ask_to_join
+    joins = 0
+
+    async def join_late(member: ClassicMember, *given: Any) -> Any:
+        nonlocal joins
+        if member._options.instance_id is not None:
+            joins += 1
+            if joins == 2:
+                await asyncio.sleep(12)
+        return await ask(member, *given)
+
+    monkeypatch.setattr(ClassicMember, "_ask_to_join", join_late)
+
+    async def scenario() -> None:
+        await fill(lab)
+        options: dict[str, Any] = {
+            "partition_assignment_strategy": "cooperative-sticky",
+            "max_poll_interval_ms": 9000,
+            "session_timeout_ms": 30_000,
+        }
+        lost: list[TopicPartition] = []
+        async with (
+            consumer(lab, "late", **options, group_instance_id="late") as late,
+            consumer(lab, "quick", **options) as quick,
+        ):
+            late.subscribe(["t"], on_lost=lost.extend)
+            assert len(await read(late, 40)) == 40
+            quick.subscribe(["t"])
+            async with asyncio.timeout(60):
+                while (len(late.assignment()), len(quick.assignment())) != (2, 2):
+                    await late.poll(100)
+                    await quick.poll(100)
+            assert set(lost) == partitions(0, 1, 2, 3)
+            assert joins > 2
+
+    lab.run(scenario, config=QUICK)
