@@ -167,6 +167,29 @@ def test_only_without_a_timeout_a_prepared_transaction_stays_open(servers: str, 
     assert committed(servers, topic) == [b"1"]
 
 
+@pytest.mark.kip(939)
+def test_the_next_producer_keeps_what_is_prepared_or_is_told_that_brokers_do_not(
+    servers: str, topic: str, endless: bool, request: pytest.FixtureRequest
+) -> None:
+    with transactional(servers, topic, endless) as old, transactional(servers, topic) as new:
+        old.init_transactions()
+        stored = str(prepare(old, topic, b"1"))
+        if request.node.callspec.params["servers"] is not None:  # Apache Kafka 4.3
+            with pytest.raises(BrokerError, match="without keep_prepared"):
+                new.init_transactions(keep_prepared=True)
+            new.complete_transaction(PreparedTransaction.parse(stored), True)
+            new.init_transactions()
+        else:
+            new.init_transactions(keep_prepared=True)
+            kept = new.prepared()
+            assert str(kept) == stored
+            new.commit_transaction()
+        assert new.prepared() is None
+        with pytest.raises((BrokerError, TransactionError)):
+            old.complete_transaction(PreparedTransaction.parse(stored), False)
+    assert committed(servers, topic) == [b"1"]
+
+
 def test_orphans_are_found_by_their_prefix_and_aborted(
     servers: str, topic: str, endless: bool
 ) -> None:

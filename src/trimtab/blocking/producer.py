@@ -97,6 +97,7 @@ class Producer(Intake, Face[ProducerCalls]):
     commit_transaction = waits(ProducerCalls.commit_transaction)
     abort_transaction = waits(ProducerCalls.abort_transaction)
     partitioning = at_once(ProducerCalls.partitioning)
+    prepared = at_once(ProducerCalls.prepared)
     metrics = at_once(ProducerCalls.metrics)
 
     def _hand_over(self) -> None:

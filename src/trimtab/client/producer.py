@@ -91,13 +91,20 @@ class ProducerCalls(AsyncClient):
         `producer-node-metrics`, `producer-topic-metrics`, `partitioner-metrics`."""
         return self._core.snapshot()
 
-    async def init_transactions(self, after: ProducerIdentity | None = None) -> ProducerIdentity:
+    async def init_transactions(
+        self, after: ProducerIdentity | None = None, keep_prepared: bool = False
+    ) -> ProducerIdentity:
         """Take over the `transactional.id`: fence its older producers, and abort a transaction
         that they left open or prepared. Call it once, before the first transaction.
 
         Args:
             after: take over only if this is the newest producer of the id; otherwise raise
                 PRODUCER_FENCED (KIP-360).
+            keep_prepared: abort nothing: `prepared` then returns the transaction that the older
+                producer has prepared, and this one has to commit or abort it (KIP-939). So nobody
+                else can end it any more. A transaction that was open and not prepared is kept,
+                too: abort it, as nothing was decided about it. Brokers need
+                `transaction.two.phase.commit.enable`; Apache Kafka 4.3 refuses it.
 
         Returns: this producer's identity, which `resume_transactions` takes in another process.
 
@@ -108,7 +115,7 @@ class ProducerCalls(AsyncClient):
         """
         core = self._checked_core()
         with core.measured("txn-init"):
-            return await core.transactions.init(after)
+            return await core.transactions.init(after, checked_flag("keep_prepared", keep_prepared))
 
     async def resume_transactions(self, identity: ProducerIdentity) -> None:
         """Use an identity that another process got from `init_transactions`; do not call that here.
@@ -188,11 +195,16 @@ class ProducerCalls(AsyncClient):
         """
         return await self._checked_core().transactions.prepare()
 
+    def prepared(self) -> PreparedTransaction | None:
+        """The transaction that this producer has prepared, or kept in `init_transactions`, and
+        that it has to end; None if there is none."""
+        return self._core.prepared
+
     async def complete_transaction(self, prepared: PreparedTransaction, commit: bool) -> None:
         """Commit or abort a transaction that this or another producer has prepared (KIP-939).
 
         This producer needs no `transactional.id`, and no `init_transactions`, which would abort the
-        transaction. Repeating the call is harmless until a producer takes over the transactional
+        transaction unless it keeps it. Repeating the call is harmless until a producer takes over the transactional
         id.
 
         Raises:
@@ -207,7 +219,7 @@ class ProducerCalls(AsyncClient):
         core.check()
         checked_prepared(prepared)
         checked_flag("commit", commit)
-        if core.holds(prepared):
+        if core.prepared == prepared:
             await (self.commit_transaction() if commit else self.abort_transaction())
             return
         link = core.session.coordinator(CoordinatorKind.TRANSACTION, prepared.transactional_id)

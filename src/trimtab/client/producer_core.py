@@ -314,9 +314,10 @@ class Core:
             )
         return self._identity
 
-    def holds(self, prepared: PreparedTransaction) -> bool:
-        """Whether this producer itself has prepared a transaction."""
-        return isinstance(self._identity, Transactions) and self._identity.holds(prepared)
+    @property
+    def prepared(self) -> PreparedTransaction | None:
+        """What this producer has prepared, or kept, and not ended."""
+        return self._identity.prepared if isinstance(self._identity, Transactions) else None
 
     # metrics and views
 

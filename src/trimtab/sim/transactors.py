@@ -4,7 +4,8 @@
         └─ killed, or replaced by another life with the same transactional id
 
 Some prepare their transactions, store the decision, and then end them (KIP-939). The next life
-carries out the last decision before it takes over the transactional id. They follow the older
+carries out the last decision before it takes over the transactional id, or takes it over, keeps what
+is prepared, and ends that as it was decided. They follow the older
 protocol, without an epoch for each transaction, on a cluster of either `transaction.version`.
 
 Each transaction has a number, and each of its records has the whole plan of the transaction. So
@@ -207,7 +208,8 @@ class Transactor:
         """Carry out what the life before has decided, and fence it; returns whether no other life
         has begun meanwhile."""
         decision = self._decision
-        if decision is not None:
+        keeps = self._prepares and self._random.random() < 0.5
+        if decision is not None and not keeps:
             try:
                 await self._carry_out(producer, decision)
             except BrokerError as error:
@@ -218,10 +220,23 @@ class Transactor:
             return False
         self._initializing.add(life)
         since_s = self._world.loop.time()
-        await producer.init_transactions()
+        await producer.init_transactions(keep_prepared=keeps)
         if self._world.loop.time() - since_s < _SHORTEST_TIMEOUT_MS / 1000:
             self._initializing.discard(life)  # otherwise an attempt that was given up may come late
+        if keeps:
+            await self._end_kept(producer, decision)
         return True
+
+    async def _end_kept(self, producer: AsyncProducer, decision: Decision | None) -> None:
+        """End what the life before has prepared, as it has decided, or else abort it."""
+        kept = producer.prepared()
+        if decision is not None and decision.prepared == kept:
+            await self._carry_out(producer, decision)
+            return
+        if kept is not None:
+            await producer.abort_transaction()
+        if self._decision is decision:
+            self._decision = None  # what is not kept was ended before
 
     def _is_known(self, decision: Decision) -> bool:
         return self.ledger.outcomes[decision.number] is not Outcome.UNKNOWN

@@ -3,8 +3,8 @@
     here:        begin(two_phase) ─▶ send ─▶ prepare ─▶ a `PreparedTransaction`, stored by the user
     elsewhere:   complete(prepared, commit) ─▶ EndTxn by transactional id, producer id and epoch
 
-The process that ends the transaction needs no producer of that id, and must not take an epoch:
-that would abort the transaction. It may send the same EndTxn twice, so that after a crash a stored
+The process that ends the transaction needs no producer of that id. If it takes an epoch, that aborts
+the transaction, or, with `keep_prepared`, keeps it for the new epoch to end. It may send the same EndTxn twice, so that after a crash a stored
 decision can be carried out again.
 
 **The older protocol.** Under `transaction.version` 2 EndTxn (version 5) raises the epoch, so a

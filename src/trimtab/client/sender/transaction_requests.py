@@ -14,7 +14,12 @@ from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink, Verdict
-from trimtab.client.sender.prepared import OLDER_END_TXN, ProducerIdentity, verdict_of
+from trimtab.client.sender.prepared import (
+    OLDER_END_TXN,
+    PreparedTransaction,
+    ProducerIdentity,
+    verdict_of,
+)
 from trimtab.errors import BrokerError, ErrorCode, error_code
 from trimtab.records import TopicPartition
 from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -24,7 +29,7 @@ from trimtab.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
 )
 from trimtab.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from trimtab.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -45,6 +50,17 @@ _STABLE_INIT = 5
 _TWO_PHASE_INIT = 6
 """In this version InitProducerId can request transactions without time limit (KIP-939)."""
 _NO_TIMEOUT_MS = 2**31 - 1
+_NO_TWO_PHASES = (
+    "its broker does not support two-phase commit (KIP-939); set"
+    " transaction.two.phase.commit.enable=true there, and on Apache Kafka 4.3"
+    " unstable.api.versions.enable=true, or leave the producer's option out: then prepared"
+    " transactions last transaction.timeout.ms"
+)
+_KEEPS_NONE = (
+    "its broker does not keep prepared transactions (KIP-939); trimtab's brokers do with"
+    " transaction.two.phase.commit.enable=true. End them with complete_transaction(), then call"
+    " init_transactions() without keep_prepared"
+)
 
 
 class MemberUnsupported(BrokerError):
@@ -115,7 +131,23 @@ class TransactionRequests:
     async def init(self, before: ProducerIdentity) -> tuple[int, int]:
         """A new producer id and epoch: with NO_PRODUCER_ID in any case, or only if `before` is the
         newest producer."""
+        response = await self._init(before, keeps_prepared=False)
+        return response.producer_id, response.producer_epoch
 
+    async def take_over(
+        self, before: ProducerIdentity
+    ) -> tuple[tuple[int, int], PreparedTransaction | None]:
+        """As `init`; and what the newest producer has prepared, which stays so (KIP-939)."""
+        response = await self._init(before, keeps_prepared=True)
+        kept = PreparedTransaction(
+            before.transactional_id,
+            response.ongoing_txn_producer_id,
+            response.ongoing_txn_producer_epoch,
+        )
+        numbers = response.producer_id, response.producer_epoch
+        return numbers, None if kept.producer_id == NO_PRODUCER_ID else kept
+
+    async def _init(self, before: ProducerIdentity, keeps_prepared: bool) -> InitProducerIdResponse:
         def request(version: int) -> InitProducerIdRequest:
             if before.producer_id != NO_PRODUCER_ID and version < _EPOCH_BUMP_SINCE:
                 raise BrokerError(
@@ -124,34 +156,35 @@ class TransactionRequests:
                     " running producer (KIP-360)",
                     str(self),
                 )
-            if is_endless and version < _TWO_PHASE_INIT:
-                raise BrokerError(
-                    ErrorCode.UNSUPPORTED_VERSION,
-                    "its broker does not support two-phase commit (KIP-939); set"
-                    " transaction.two.phase.commit.enable=true there, and on Apache Kafka 4.3"
-                    " unstable.api.versions.enable=true, or leave the producer's option out: then"
-                    " prepared transactions last transaction.timeout.ms",
-                    str(self),
-                )
+            if is_two_phase and version < _TWO_PHASE_INIT:
+                why = _KEEPS_NONE if keeps_prepared else _NO_TWO_PHASES
+                raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, why, str(self))
             return InitProducerIdRequest(
                 transactional_id=before.transactional_id,
                 transaction_timeout_ms=_NO_TIMEOUT_MS if timeout is None else round(timeout * 1000),
                 producer_id=before.producer_id,
                 producer_epoch=before.epoch,
-                enable2_pc=is_endless,
+                enable2_pc=timeout is None,
+                keep_prepared_txn=keeps_prepared,
             )
 
+        def judge(response: InitProducerIdResponse) -> Verdict:
+            code = error_code(response.error_code)
+            if code is ErrorCode.UNSUPPORTED_VERSION and keeps_prepared:
+                raise BrokerError(code, _KEEPS_NONE, str(self))
+            return code, ""
+
         timeout = self._timeout
-        is_endless = timeout is None
+        is_two_phase = timeout is None or keeps_prepared
         response = await self._coordinator.ask(
             InitProducerIdRequest,
             request,
-            verdict_of,
-            at_most=_TWO_PHASE_INIT if is_endless else _STABLE_INIT,
+            judge,
+            at_most=_TWO_PHASE_INIT if is_two_phase else _STABLE_INIT,
         )
         for link in self._links:
             link.unanswered = 0
-        return response.producer_id, response.producer_epoch
+        return response
 
     async def end(self, producer: ProducerIdentity, commits: bool) -> EndTxnResponse:
         """Commit or abort the transaction."""

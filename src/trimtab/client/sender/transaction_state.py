@@ -10,6 +10,7 @@
     in transaction ─▶ preparing ─▶ prepared ─▶ committing | aborting
                           └─▶ abortable error
 
+    initializing ─▶ prepared                               by another producer, and kept
     uninitialized | ready | prepared ─▶ uninitialized      under another transactional id
 
 Source: KIP-98, KIP-588, KIP-890, KIP-939, KIP-1050; the states are those of
@@ -49,7 +50,7 @@ class State(Enum):
 
 NEXT: dict[State, frozenset[State]] = {
     State.UNINITIALIZED: frozenset({State.INITIALIZING, State.UNINITIALIZED}),
-    State.INITIALIZING: frozenset({State.READY, State.UNINITIALIZED}),
+    State.INITIALIZING: frozenset({State.READY, State.PREPARED, State.UNINITIALIZED}),
     State.READY: frozenset({State.IN_TRANSACTION, State.UNINITIALIZED}),
     State.IN_TRANSACTION: frozenset(
         {State.PREPARING, State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR}
@@ -190,7 +191,8 @@ _HINTS = {
     ErrorCode.PRODUCER_FENCED: _FENCED,
     ErrorCode.INVALID_PRODUCER_EPOCH: _FENCED,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        "grant Write and Describe on this transactional id"
+        "grant Write and Describe on this transactional id; two-phase commit needs TwoPhaseCommit,"
+        " too, and brokers with transaction.two.phase.commit.enable=true"
     ),
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant Write on the topic",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant Read on the group",

@@ -188,6 +188,8 @@ class Transactions(Identity):
         self._may_have_begun = False
         self._has_begun = False
         self._must_raise_epoch = False
+        # Of another producer, whose epoch was another one.
+        self._kept: PreparedTransaction | None = None
 
     # calls
 
@@ -199,14 +201,16 @@ class Transactions(Identity):
         """The error that `send` has to raise now; None while it may accept records."""
         return self._lifecycle.refusal(SEND)
 
-    async def init(self, after: ProducerIdentity | None = None) -> ProducerIdentity:
+    async def init(
+        self, after: ProducerIdentity | None = None, keep_prepared: bool = False
+    ) -> ProducerIdentity:
         """Take over the transactional id (`ProducerCalls.init_transactions`)."""
         before = (
             ProducerIdentity(self.transactional_id, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
             if after is None
             else self._checked_own(after)
         )
-        await self._run_call(INIT, lambda: self._init(before))
+        await self._run_call(INIT, lambda: self._init(before, keep_prepared))
         return self._own
 
     @property
@@ -311,12 +315,13 @@ class Transactions(Identity):
         await self._run_call(PREPARE, self._prepare)
         return self._prepared()
 
-    def _prepared(self) -> PreparedTransaction:
-        return PreparedTransaction(*self._own, is_empty=not self._may_have_begun)
+    @property
+    def prepared(self) -> PreparedTransaction | None:
+        """What this producer has prepared, or kept, and not ended."""
+        return self._prepared() if self.state is State.PREPARED else None
 
-    def holds(self, prepared: PreparedTransaction) -> bool:
-        """Whether this producer has prepared that transaction and not ended it."""
-        return self.state is State.PREPARED and self._prepared() == prepared
+    def _prepared(self) -> PreparedTransaction:
+        return self._kept or PreparedTransaction(*self._own, is_empty=not self._may_have_begun)
 
     async def commit(self) -> None:
         """Send the buffered records, and commit once all of them are acknowledged."""
@@ -501,14 +506,21 @@ class Transactions(Identity):
             raise Unavailable(f"{call}(): the producer was closed meanwhile")
         task.result()
 
-    async def _init(self, before: ProducerIdentity) -> None:
+    async def _init(self, before: ProducerIdentity, keep_prepared: bool) -> None:
         self._move(State.INITIALIZING)
         try:
-            self.renew(*await self._requests.init(before))
+            if keep_prepared:
+                numbers, self._kept = await self._requests.take_over(before)
+            else:
+                numbers = await self._requests.init(before)
         except KafkaError as error:
             self._move(State.UNINITIALIZED)
             raise explain(error) from error
-        self._move(State.READY)
+        self.renew(*numbers)
+        if self._kept is not None:
+            self._may_have_begun = self._has_begun = self._has_prepared = True
+            self._requests.in_version_2 = False
+        self._move(State.READY if self._kept is None else State.PREPARED)
 
     async def _prepare(self) -> None:
         self._move(State.PREPARING)
