@@ -204,8 +204,8 @@ class ProducerCalls(AsyncClient):
         """Commit or abort a transaction that this or another producer has prepared (KIP-939).
 
         This producer needs no `transactional.id`, and no `init_transactions`, which would abort the
-        transaction unless it keeps it. Repeating the call is harmless until a producer takes over the transactional
-        id.
+        transaction unless it keeps it. Repeating the call is harmless until a producer takes over
+        the transactional id.
 
         Raises:
             BrokerError: the transaction is no longer open. PRODUCER_FENCED and

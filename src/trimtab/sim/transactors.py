@@ -4,9 +4,9 @@
         └─ killed, or replaced by another life with the same transactional id
 
 Some prepare their transactions, store the decision, and then end them (KIP-939). The next life
-carries out the last decision before it takes over the transactional id, or takes it over, keeps what
-is prepared, and ends that as it was decided. They follow the older
-protocol, without an epoch for each transaction, on a cluster of either `transaction.version`.
+carries out the last decision before it takes over the transactional id, or takes it over, keeps
+what is prepared, and ends that as it was decided. They follow the older protocol, without an epoch
+for each transaction, on a cluster of either `transaction.version`.
 
 Each transaction has a number, and each of its records has the whole plan of the transaction. So
 every record that is read tells which others must be there. The outcome of a transaction is unknown

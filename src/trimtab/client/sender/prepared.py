@@ -3,9 +3,9 @@
     here:        begin(two_phase) ─▶ send ─▶ prepare ─▶ a `PreparedTransaction`, stored by the user
     elsewhere:   complete(prepared, commit) ─▶ EndTxn by transactional id, producer id and epoch
 
-The process that ends the transaction needs no producer of that id. If it takes an epoch, that aborts
-the transaction, or, with `keep_prepared`, keeps it for the new epoch to end. It may send the same EndTxn twice, so that after a crash a stored
-decision can be carried out again.
+The process that ends the transaction needs no producer of that id. If it takes an epoch, that
+aborts the transaction, or, with `keep_prepared`, keeps it for the new epoch to end. It may send the
+same EndTxn twice, so that after a crash a stored decision can be carried out again.
 
 **The older protocol.** Under `transaction.version` 2 EndTxn (version 5) raises the epoch, so a
 repeated EndTxn depends on the version of the first. Up to version 4 the epoch stays, and the
