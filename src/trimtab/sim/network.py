@@ -92,8 +92,9 @@ class Network:
         self._lane_free_at: dict[tuple[str, str], float] = {}
         self.version = 0
         self.holding: dict[Stream, None] = {}
-        self._routes: dict[tuple[str, str], tuple[Link, bool]] = {}
-        self._names_ports = False
+        self._links_of_hosts: dict[tuple[str, str], Link] = {}
+        """Links that were looked up; empty while a setting names a port."""
+        self._links_name_ports = False
         self._servers: dict[Address, Server] = {}
         self._connections: dict[int, Connection] = {}
         self._connections_made = 0
@@ -131,7 +132,9 @@ class Network:
         for pair in ((a, b), (b, a)):
             self._links.pop(pair, None)
             self._links[pair] = link
-        self._change(a, b)
+        self._links_name_ports = self._links_name_ports or ":" in a + b
+        self._links_of_hosts.clear()
+        self._change()
 
     def cut(self, a: str, b: str = ANY, one_way: bool = False) -> None:
         """Deliver nothing between two ends until `heal`; bytes are kept, as TCP retransmits them.
@@ -143,7 +146,7 @@ class Network:
         if not one_way:
             self._cuts[b, a] = None
         self.trace.append(f"cut {a} {'>' if one_way else '-'} {b}")
-        self._change(a, b)
+        self._change()
 
     def heal(self, a: str = ANY, b: str = ANY) -> None:
         """End the cut with these names; without names, end all cuts."""
@@ -235,12 +238,12 @@ class Network:
     def route(self, source: Address, target: Address) -> tuple[Link, bool]:
         """The link from source to target, and whether it is cut. Valid until `version` changes."""
         key = (source[0], target[0])
-        found = self._routes.get(key)
-        if found is None:
-            found = (self._link_between(source, target), self._is_cut(source, target))
-            if not self._names_ports:
-                self._routes[key] = found
-        return found
+        link = self._links_of_hosts.get(key)
+        if link is None:
+            link = self._link_between(source, target)
+            if not self._links_name_ports:
+                self._links_of_hosts[key] = link
+        return link, self._is_cut(source, target)
 
     def _link_between(self, source: Address, target: Address) -> Link:
         return next(
@@ -248,7 +251,11 @@ class Network:
         )
 
     def _is_cut(self, source: Address, target: Address) -> bool:
-        return any(_matches(a, b, source, target) for a, b in self._cuts)
+        cuts = self._cuts
+        if not cuts:
+            return False
+        targets = (ANY, target[0], name(target))
+        return any((a, b) in cuts for a in (ANY, source[0], name(source)) for b in targets)
 
     def draw_arrival(self, link: Link, source: Address, target: Address, size: int) -> float:
         """The arrival time of bytes sent now, in virtual seconds."""
@@ -267,10 +274,8 @@ class Network:
         for address in addresses:
             del self._servers[address]
 
-    def _change(self, *names: str) -> None:
+    def _change(self) -> None:
         self.version += 1
-        self._routes.clear()
-        self._names_ports = self._names_ports or any(":" in name for name in names)
         for stream in tuple(self.holding):
             stream.release_if_open()
 
