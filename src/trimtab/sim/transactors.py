@@ -122,6 +122,8 @@ class Transactor:
         self._stopping = asyncio.Event()
         self._lives = 0
         self._prepares = self._random.random() < 0.4
+        # One that keeps fences those that do not, so they all do.
+        self._keeps = self._prepares and self._random.random() < 0.5
         self._delays = self._random.choice((0, 0.1, 0.5))
         self._decision: Decision | None = None
         self._initializing: set[int] = set()
@@ -208,8 +210,7 @@ class Transactor:
         """Carry out what the life before has decided, and fence it; returns whether no other life
         has begun meanwhile."""
         decision = self._decision
-        keeps = self._prepares and self._random.random() < 0.5
-        if decision is not None and not keeps:
+        if decision is not None and not self._keeps:
             try:
                 await self._carry_out(producer, decision)
             except BrokerError as error:
@@ -220,10 +221,10 @@ class Transactor:
             return False
         self._initializing.add(life)
         since_s = self._world.loop.time()
-        await producer.init_transactions(keep_prepared=keeps)
+        await producer.init_transactions(keep_prepared=self._keeps)
         if self._world.loop.time() - since_s < _SHORTEST_TIMEOUT_MS / 1000:
             self._initializing.discard(life)  # otherwise an attempt that was given up may come late
-        if keeps:
+        if self._keeps:
             await self._end_kept(producer, decision)
         return True
 
