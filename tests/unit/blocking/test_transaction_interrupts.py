@@ -60,8 +60,9 @@ def transact(producer: Producer, number: int) -> None:
 def test_a_transaction_is_there_as_a_whole_or_not_at_all(cluster: Cluster, closes: bool) -> None:
     """Whether its producer is closed, or the next one fences it."""
     before = committed(cluster)
-    number, place = max(before, default=0), ""
+    number = max(before, default=0)
     first = number + 1
+    place: str | None = ""
     left: list[Producer] = []
     with Admin(cluster.bootstrap_servers) as admin:
         while place is not None:
