@@ -51,6 +51,8 @@ not time out."""
 _TIMEOUT_MS: Final = 8_000
 _LONG_TIMEOUT_MS: Final = 1_000_000
 _SHORTEST_TIMEOUT_MS: Final = 500
+_LONGEST_S: Final = 60.0
+"""So that the last decision is carried out within the time in which a cluster must recover."""
 _ENDLESS: Final[dict[str, Any]] = {"transaction_two_phase_commit_enable": True}
 _DAMAGED_RETRY_S: Final = 1.0
 
@@ -289,7 +291,8 @@ class Transactor:
         if is_commit:
             self.ledger.committing.add(number)
         if self._random.random() < 0.5:
-            await asyncio.sleep(self._random.expovariate(1) * self._random.choice((0.1, 1, 20)))
+            delay_s = self._random.expovariate(1) * self._random.choice((0.1, 1, 20))
+            await asyncio.sleep(min(delay_s, _LONGEST_S))
         await self._carry_out(producer, decision)
 
     async def _transact(self, producer: AsyncProducer, life: int) -> None:
