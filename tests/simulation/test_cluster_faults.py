@@ -115,13 +115,13 @@ def _trust(records: memoryview, position: int = 0, is_client_batch: bool = False
 
 PLANTED: dict[str, tuple[int, object, str, object]] = {
     "high watermark ahead": (0, Leadership, "committed_offset", _ignore_the_slowest),
-    "no truncation": (1, Partition, "diverging_epoch", _never_part),
+    "no truncation": (3, Partition, "diverging_epoch", _never_part),
     "election of anybody": (0, election, "_elect", _elect_anybody),
-    "early join": (0, Leadership, "can_join", _join_early),
-    "no sequences": (1, ProducerState, "check", lambda *_: ACCEPTED),
-    "cut without own epochs": (6, Partition, "truncate_to_leader", _cut_where_the_leader_says),
-    "early completion": (228, election, "complete_reassignment", _complete_early),
-    "no CRC check": (8, trimtab.broker.partition, "verify", _trust),
+    "early join": (1, Leadership, "can_join", _join_early),
+    "no sequences": (0, ProducerState, "check", lambda *_: ACCEPTED),
+    "cut without own epochs": (14, Partition, "truncate_to_leader", _cut_where_the_leader_says),
+    "early completion": (26, election, "complete_reassignment", _complete_early),
+    "no CRC check": (89, trimtab.broker.partition, "verify", _trust),
     "power loss taken for a kill": (0, Mount, "boot_id", lambda _: "the same"),
 }
 

@@ -54,7 +54,7 @@ def _miss_nobody(*_: Any) -> None:
 
 
 PLANTED: dict[str, tuple[int, object, str, Callable[..., object]]] = {
-    "answers before commitment": (9, CoordinatorPartition, "_append", _answer_early),
+    "answers before commitment": (5, CoordinatorPartition, "_append", _answer_early),
     "partitions free too early": (56, ConsumerGroup, "_replay_assignment", _forget_revoking),
     "a record left out": (0, CommittedOffsets, "fetch", _begin_too_late),
     "dead classic members kept": (2, ClassicGroup, "look", _miss_nobody),

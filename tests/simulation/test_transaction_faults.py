@@ -77,13 +77,13 @@ _send = MarkerSender.send
 
 PLANTED: dict[str, tuple[int, object, str, object]] = {
     "a partition without a marker": (2, MarkerSender, "send", _send_to_one),
-    "endings forgotten": (23, TransactionShard, "resume", _forget_endings),
-    "nobody is fenced": (38, TransactionShard, "_check_producer", _accept),
-    "offsets at once": (2, Offsets, "replay", _store_at_once),
+    "endings forgotten": (3, TransactionShard, "resume", _forget_endings),
+    "nobody is fenced": (33, TransactionShard, "_check_producer", _accept),
+    "offsets at once": (9, Offsets, "replay", _store_at_once),
     "aborted ones are not named": (2, Log, "aborted_between", _name_nobody),
     "markers are sent once": (2, MarkerSender, "_try_later", _give_up),
-    "prepared ones time out": (5, Transaction, "due_ms", _due_soon),
-    "late requests are forgotten": (0, TransactionRequests, "may_be_late", _never_late),
+    "prepared ones time out": (7, Transaction, "due_ms", _due_soon),
+    "late requests are forgotten": (44, TransactionRequests, "may_be_late", _never_late),
 }
 
 

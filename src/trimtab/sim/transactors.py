@@ -126,7 +126,7 @@ class Transactor:
         self._prepares = self._random.random() < 0.4
         # One that keeps fences those that do not, so they all do.
         self._keeps = self._prepares and self._random.random() < 0.5
-        self._delays = self._random.choice((0, 0.1, 0.5))
+        self._delays = self._random.choice((0, 0.1, 0.4))
         self._decision: Decision | None = None
         self._initializing: set[int] = set()
         self._living: dict[asyncio.Task[None], AsyncProducer] = {}
@@ -142,7 +142,8 @@ class Transactor:
         random, loop = self._random, self._world.loop
         while not self._stopping.is_set():
             life = loop.create_task(self._live(), name=f"{self.host}/{self._lives}")
-            end_s = random.expovariate(1) * random.choice((1, 5, 20))
+            # It takes a while until a late request meets an open transaction.
+            end_s = random.expovariate(1) * (20 if self._delays else random.choice((1, 5, 20)))
             stopping = loop.create_task(self._stopping.wait())
             await asyncio.wait([life, stopping], timeout=end_s, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
@@ -186,7 +187,9 @@ class Transactor:
             **(_ENDLESS if self._prepares else {"transaction_timeout_ms": _TIMEOUT_MS}),
             max_block_ms=_LONG_TIMEOUT_MS,
             delivery_timeout_ms=_LONG_TIMEOUT_MS,
-            request_timeout_ms=self._random.choice((_SHORTEST_TIMEOUT_MS, 2000, 5000)),
+            request_timeout_ms=_SHORTEST_TIMEOUT_MS
+            if self._delays
+            else self._random.choice((_SHORTEST_TIMEOUT_MS, 2000, 5000)),
             linger_ms=self._random.choice((0, 5)),
             metadata_max_age_ms=10_000,
         )
@@ -202,7 +205,8 @@ class Transactor:
             while goes_on and not self._stopping.is_set():
                 await self._transact(producer, life)
                 await asyncio.sleep(
-                    self._random.expovariate(1) * self._random.choice((0.02, 0.2, 2))
+                    self._random.expovariate(1)
+                    * (0.02 if self._delays else self._random.choice((0.02, 0.2, 2)))
                 )
         except KafkaError as error:
             self._world.trace.append(f"{task.get_name()} ends: {error}")
@@ -300,7 +304,7 @@ class Transactor:
         await producer.begin_transaction()
         number = ledger.begin()
         try:
-            for _ in range(random.choice((0, 1, 2, 5, 20))):
+            for _ in range(random.choice((1, 2, 5) if self._delays else (0, 1, 2, 5, 20))):
                 index = ledger.records[number]
                 ledger.records[number] += 1
                 content = b"%d %d %d " % (self._number, number, index)
@@ -309,7 +313,7 @@ class Transactor:
                     content + bytes(random.randrange(100)),
                     partition=random.randrange(self._partitions),
                 )
-                if random.random() < 0.1:
+                if random.random() < max(0.1, self._delays):
                     await asyncio.sleep(random.expovariate(1) * random.choice((0.1, 1, 4)))
             if random.random() < 0.5:
                 ledger.offsets.add(number)
