@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from random import Random
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -17,6 +18,9 @@ T = TypeVar("T")
 
 START_MS: Final = 1_767_225_600_000
 """Wall time at the beginning of every world: 2026-01-01T00:00:00Z."""
+_MOST_ROUNDS: Final = 20
+_ROUND_S: Final = 10.0
+"""How often, and for how many virtual seconds, tasks may end after they were cancelled."""
 
 
 class World:
@@ -94,20 +98,35 @@ class World:
 
         Raises:
             Exception: an error of a task or callback that no code has retrieved.
+            RuntimeError: cancelled tasks have begun others, again and again. A client that nobody
+                has closed does, because a connection that it needs is lost.
         """
         if self.loop.is_closed():
             return
         self.loop.observer = None
         self.loop.resume_all()
         try:
-            while tasks := self.loop.tasks():
+            for _ in range(_MOST_ROUNDS):
+                if not (tasks := self.loop.tasks()):
+                    break
                 for task in tasks:
                     task.cancel()
-                self.loop.run_until_complete(asyncio.wait(tasks))
+                self.loop.run_until_complete(asyncio.wait(tasks, timeout=_ROUND_S))
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            if endless := self.loop.tasks():
+                self.loop.run_until_complete(self._drop_tasks())
+                raise RuntimeError(f"tasks that begin others when they are cancelled: {endless}")
         finally:
             self.loop.close()
         self._raise_failure()
+
+    async def _drop_tasks(self) -> None:
+        for _ in range(2):  # those that the first ones begin have not started, and end at once
+            for task in self.loop.tasks():
+                coroutine = task.get_coro()
+                if coroutine is not None and task is not asyncio.current_task():
+                    with suppress(Exception):  # the world ends with an error already
+                        coroutine.close()
 
     def __enter__(self) -> World:
         return self

@@ -189,3 +189,33 @@ def test_a_deadlock_leaves_a_world_that_can_be_closed() -> None:
     with World(seed=1) as world, pytest.raises(StalledError, match=r"Event\.wait"):
         world.run(wait())
     assert world.loop.is_closed()
+
+
+def test_close_does_not_wait_for_tasks_that_begin_others_for_ever() -> None:
+    world = World(3)
+    begun: list[int] = []
+
+    async def again() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            begun.append(1)
+            task = asyncio.get_running_loop().create_task(again())
+            task.add_done_callback(lambda _: None)
+
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            await asyncio.sleep(50)
+
+    async def run() -> None:
+        for coroutine in (again(), slow()):
+            asyncio.get_running_loop().create_task(coroutine)
+        await asyncio.sleep(1)
+
+    world.run(run())
+    with pytest.raises(RuntimeError, match=r"begin others when they are cancelled.*again"):
+        world.close()
+    assert world.loop.is_closed()
+    assert 1 < len(begun) < 100
