@@ -214,13 +214,14 @@ class MetadataFollower:
                     f"{header.base_offset}, and the broker has replayed only what is before "
                     f"{self.next_offset}; restore the controller's missing file from a copy"
                 )
-            if not header.is_control:
+            # A fetch that only compares begins with batches that are replayed already.
+            if not header.is_control and header.next_offset > self.next_offset:
                 batch = data[position : position + header.size]
                 decided = await _collect(record for _, record in read_batches(batch))
                 await self._replica.replay(decided[max(0, self.next_offset - header.base_offset) :])
             if header.base_offset > self.last.base_offset:
                 self.last = Replayed(header.base_offset, header.crc)
-            self._advance(header.next_offset)
+            self._advance(max(self.next_offset, header.next_offset))
             position += header.size
 
     def _compare(self, header: BatchHeader) -> None:

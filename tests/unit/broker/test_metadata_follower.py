@@ -238,7 +238,7 @@ async def test_retries_of_an_unreachable_controller_back_off(controller: FakeCon
     await controller.listen()
     assert await controller.next(records=batch(0, "a")) == 0  # it is still the same log
     assert await controller.next(records=batch(1, "b")) == 1
-    assert controller.replica.replayed == [("log", ["a"]), ("log", []), ("log", ["b"])]
+    assert controller.replica.replayed == [("log", ["a"]), ("log", ["b"])]
     assert not controller.running.done()
 
 
@@ -342,6 +342,25 @@ def test_a_snapshot_that_contains_the_last_batch_is_trusted(controller: FakeCont
         assert controller.replica.replayed == [("snapshot", ["a"]), ("log", ["i"]), ("log", ["j"])]
 
     controller.last = Replayed(1, 1)
+    controller.run(scenario)
+
+
+def test_what_a_snapshot_contains_is_compared_and_not_replayed_again(
+    controller: FakeController,
+) -> None:
+    """The controller's disk fails once, after the snapshot was read."""
+
+    async def scenario() -> None:
+        controller.snapshot = snapshot_of("a")
+        await controller.next(snapshot_id=FetchedSnapshotId(end_offset=10, epoch=3))
+        await controller.next(code=ErrorCode.KAFKA_STORAGE_ERROR)
+        known = batch(7, "x") + batch(8, "y") + batch(9, "z")
+        assert await controller.next(records=known) == 7
+        assert controller.follower.next_offset == 10
+        assert await controller.next(records=batch(10, "i")) == 10
+        assert controller.replica.replayed == [("snapshot", ["a"]), ("log", ["i"])]
+
+    controller.last = Replayed(7, verify(memoryview(batch(7, "x"))).crc)
     controller.run(scenario)
 
 
