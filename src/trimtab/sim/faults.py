@@ -27,7 +27,6 @@ from errno import EIO, ENOSPC
 from typing import Any
 
 from trimtab.sim.checkers import Checkers
-from trimtab.sim.connection import name
 from trimtab.sim.fault_chains import FaultChains
 from trimtab.sim.losses import Losses
 from trimtab.sim.network import ANY, Link
@@ -349,13 +348,12 @@ class FaultSchedule:
     def _cut_connections(self) -> str:
         """Delay what is sent over one or all connections of a host, while new ones work. So a
         request arrives after those that its client sent when it had given up waiting."""
-        host = self._random.choice(self._hosts)
-        ends = [each for each in self._world.network.connections if each[0][0] == host]
+        ends = self._world.network.connections_from(self._random.choice(self._hosts))
         if not ends:
             return ""
         if self._random.random() < 0.5:
             ends = [self._random.choice(ends)]
-        self._cut([(name(client), server[0]) for client, server in ends], one_way=True)
+        self._cut(ends, one_way=True)
         return "cut of connections"
 
     def _isolate(self) -> str:

@@ -111,10 +111,11 @@ class Network:
         """`host:port` of every server that is bound, in the order of binding."""
         return [name(address) for address in self._servers]
 
-    @property
-    def connections(self) -> list[tuple[Address, Address]]:
-        """Both ends of every connection, first that which connected, in the order of creation."""
-        return [(each.client.own, each.client.peer) for each in self._connections.values()]
+    def connections_from(self, host: str) -> list[tuple[str, str]]:
+        """The connections that a host has made, in the order of creation: its own end, and the
+        other host. `cut` and `heal` take them."""
+        ends = [(each.client.own, each.client.peer) for each in self._connections.values()]
+        return [(name(own), peer[0]) for own, peer in ends if own[0] == host]
 
     @contextlib.contextmanager
     def at(self, host: str) -> Iterator[None]:

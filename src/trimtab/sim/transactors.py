@@ -29,7 +29,6 @@ from trimtab.client.sender.prepared import PreparedTransaction
 from trimtab.errors import BrokerError, CorruptData, KafkaError, TransactionError
 from trimtab.records import Record, TopicPartition
 from trimtab.sim.checkers import Violation
-from trimtab.sim.connection import name
 from trimtab.sim.network import ANY
 from trimtab.sim.topic_kinds import TopicKind
 from trimtab.sim.virtual_cluster import VirtualCluster
@@ -258,11 +257,7 @@ class Transactor:
         """Hold what is sent over the present connections, but not over those that replace them. So
         a request may arrive during the next transaction (KAFKA-17754)."""
         network = self._world.network
-        ends = [
-            (name(client), server[0])
-            for client, server in network.connections
-            if client[0] == self.host
-        ]
+        ends = network.connections_from(self.host)
 
         def heal() -> None:
             for client, server in ends:
