@@ -24,7 +24,7 @@ IN_README, IN_GUIDE = read_blocks("README.md", "python"), read_blocks("docs/guid
 
 
 def test_the_documents_have_the_examples_that_are_tried_here() -> None:
-    assert (len(IN_README), len(IN_GUIDE)) == (2, 3)
+    assert (len(IN_README), len(IN_GUIDE)) == (2, 5)
     starts = [
         [block.split()[:3] for block in read_blocks(document, "sh")]
         for document in ("README.md", "docs/guide.md")
@@ -41,6 +41,8 @@ def test_the_documents_have_the_examples_that_are_tried_here() -> None:
         (IN_GUIDE[0], "records=100000"),
         (IN_GUIDE[1], "TopicPartition(topic='flights', partition=5)]"),
         (IN_GUIDE[2], "not JSON: b'no JSON'"),
+        (IN_GUIDE[3], "1000 bills, of 1000 orders"),
+        (IN_GUIDE[4], "committed 0:0:0:billing-1"),
     ],
 )
 def test_the_python_programs_run(code: str, shown: str, tmp_path: Path) -> None:

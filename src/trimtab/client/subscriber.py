@@ -125,7 +125,7 @@ class Subscriber(Reader):
         return frozenset() if self._subscription is None else self._subscription
 
     def group_metadata(self) -> ConsumerGroup:
-        """The consumer's membership, for `Producer.send_offsets` (KIP-447)."""
+        """The consumer's membership, for `Producer.send_offsets_to_transaction` (KIP-447)."""
         return self._needed_group("group_metadata").metadata
 
     def _needed_group(self, what: str) -> Group:
