@@ -104,8 +104,6 @@ class IsrProposals:
     def _request(self, sent: _SentProposals) -> AlterPartitionRequest:
         topics: dict[bytes, TopicData] = {}
         for (topic_id, index), (partition, proposal) in sent.items():
-            leadership = partition.leadership
-            assert leadership is not None
             topic = topics.setdefault(topic_id, TopicData(topic_id=topic_id, partitions=[]))
             topic.partitions.append(
                 PartitionData(
@@ -114,11 +112,7 @@ class IsrProposals:
                     new_isr_with_epochs=[
                         BrokerState(
                             broker_id=each,
-                            broker_epoch=(
-                                self._broker_epoch()
-                                if each == self._broker_id
-                                else leadership.followers[each].broker_epoch
-                            ),
+                            broker_epoch=proposal.broker_epochs.get(each, self._broker_epoch()),
                         )
                         for each in proposal.isr
                     ],

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -69,10 +69,17 @@ class Follower:
 
 
 class Proposal(NamedTuple):
-    """An ISR that the leader has asked for, and the partition epoch that it is based on."""
+    """An ISR that the leader has asked for.
+
+    Attributes:
+        partition_epoch: of the ISR before.
+        broker_epochs: of the followers, when the leader decided. One that has restarted since may
+            have lost records, so the controller has to refuse this ISR, however often it is sent.
+    """
 
     isr: tuple[int, ...]
     partition_epoch: int
+    broker_epochs: Mapping[int, int]
 
 
 class WaitingRequest(NamedTuple):
@@ -205,7 +212,8 @@ class Leadership:
 
     def propose(self, isr: tuple[int, ...], partition_epoch: int) -> None:
         """Note a proposed ISR; `maximal_isr` counts it at once if it is larger."""
-        self.proposal = Proposal(isr, partition_epoch)
+        epochs = {each: known.broker_epoch for each, known in self.followers.items() if each in isr}
+        self.proposal = Proposal(isr, partition_epoch, epochs)
 
     def lagging(self, now_s: float, lag_limit_s: float) -> Iterable[int]:
         """The members of the ISR that have been behind for longer than the limit."""

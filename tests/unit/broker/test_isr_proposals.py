@@ -232,6 +232,20 @@ async def test_each_partition_of_a_response_has_its_own_outcome(case: ProposalCa
     assert [case.proposed(index) for index in range(3)] == [(1, 2), (1, 2), None]
 
 
+@pytest.mark.kip(903)
+async def test_a_follower_that_restarts_does_not_join_by_what_it_had_before(
+    case: ProposalCase,
+) -> None:
+    """The proposal is sent again with the epoch it was made for: the controller refuses it."""
+    case.stands[0].fetched(SECOND, 0, epoch=11)
+    _, answer = await case.next()
+    case.stands[0].fetched(SECOND, 0, epoch=12)
+    answer.set_exception(PeerLost("gone"))
+    request, _ = await case.next()
+    members = request.topics[0].partitions[0].new_isr_with_epochs
+    assert [(each.broker_id, each.broker_epoch) for each in members] == [(1, 11), (2, 11)]
+
+
 async def test_a_deposed_leader_sends_no_proposal(case: ProposalCase) -> None:
     case.stands[0].fetched(SECOND, 0)
     _, answer = await case.next()
