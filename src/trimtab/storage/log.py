@@ -26,6 +26,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from errno import EIO
 
 from trimtab.errors import CorruptData
 from trimtab.records import NO_TIMESTAMP, TimestampType
@@ -315,12 +317,9 @@ class Log:
         if self._segments.active.size:
             self._seal_active(header.base_offset)
         else:
-            try:
+            with self._failing():
                 self._segments.drop_last()
                 self._begin_at(header.base_offset)
-            except StorageError as error:
-                self._fail(error)
-                raise
 
     def roll(self) -> None:
         """Seals the active segment, unless it is empty, and begins the next.
@@ -357,12 +356,9 @@ class Log:
         """
         if self._failure is not None:
             raise self._failure
-        try:
+        with self._failing():  # the kernel may have dropped the pages; fsync again proves nothing
             for segment in self._segments.since(self.recovery_point):
                 segment.flush()
-        except StorageError as error:
-            self._fail(error)  # the kernel may have dropped the pages; fsync again proves nothing
-            raise
         self.recovery_point = self.log_end_offset
         self._flushed_ms = self._now_ms()
         self._changes.checkpoints[self] = None
@@ -371,6 +367,15 @@ class Log:
     def _fail(self, error: StorageError) -> None:
         self._failure = error
         self._changes.on_loss()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """A block that leaves the log unusable if the disk fails within it."""
+        try:
+            yield
+        except StorageError as error:
+            self._fail(error)
+            raise
 
     def flush_if_due(self) -> None:
         """Flushes if `flush.messages` or `flush.ms` is reached."""
@@ -398,13 +403,10 @@ class Log:
         sealed = self._segments.since(self.recovery_point)[:-1]
         recovery_point = active.base_offset
         truncations = self.truncations
-        try:
+        with self._failing():
             active.confirm()
             if sealed:
                 await self._storage.flush([path for each in sealed for path in each.flushed_paths])
-        except StorageError as error:
-            self._fail(error)
-            raise
         if self.truncations == truncations and sealed:
             self.recovery_point = max(self.recovery_point, recovery_point)
 
@@ -413,25 +415,30 @@ class Log:
         producer states. Epochs that began at the log's end and have no record are removed too.
 
         Raises:
-            StorageError: only a part was removed; the log refuses appends until it is recovered.
+            StorageError: not all was removed, or the rest is damaged; the log refuses appends.
         """
         if self._failure is not None:
             raise self._failure
-        try:
-            if offset >= self.log_end_offset:
-                self._forget_from(self.log_end_offset)
-            elif offset >= self.first_base_offset:
-                self._truncate(offset)
-            else:
-                self.restart_at(offset)
-        except CorruptData as error:
+        committed = min(offset, self._high_watermark)
+        with self._failing():
+            try:
+                if offset >= self.log_end_offset:
+                    self._forget_from(self.log_end_offset)
+                elif offset >= self.first_base_offset:
+                    self._truncate(offset)
+                else:
+                    self.restart_at(offset)
+                return
+            except CorruptData as error:
+                lower, cause = self._segments.since(offset - 1)[0].base_offset, error
+            if lower < committed:
+                # Others count on the committed records. The next run deletes the damaged ones, and
+                # tells the controller that this broker has lost records (KIP-966).
+                _log.error("%s: cannot truncate to %d: %s", self.directory, offset, cause)
+                raise StorageError(self.directory, "read what was written", EIO) from cause
             # Truncate further; the follower fetches the missing batches again.
-            lower = self._segments.since(offset - 1)[0].base_offset
-            _log.warning("%s: truncates to %d, not %d: %s", self.directory, lower, offset, error)
+            _log.warning("%s: truncates to %d, not %d: %s", self.directory, lower, offset, cause)
             self.truncate(lower)
-        except StorageError as error:
-            self._fail(error)
-            raise
 
     def _truncate(self, offset: int) -> None:
         segment = self._segments.since(offset)[0]
@@ -461,16 +468,13 @@ class Log:
         if self._failure is not None:
             raise self._failure
         self._lower_checkpoints(offset)
-        try:
+        with self._failing():
             self._segments.delete_removed()
             while self._segments:
                 self._segments.drop_last()
             self.producers = self._new_producers()
             self._forget_from(-1)
             self._begin_at(offset)
-        except StorageError as error:
-            self._fail(error)
-            raise
         self.log_start_offset = self.recovery_point = offset
         self.high_watermark = offset
         self._changes.checkpoints[self] = None
@@ -646,9 +650,8 @@ class Log:
     def offset_for_timestamp(self, timestamp: int, end_offset: int | None = None) -> Search:
         """The first record whose timestamp (ms) is `timestamp` or later; None if there is none
         before `end_offset`, such as the high watermark."""
-        if end_offset is None:
-            end_offset = self.log_end_offset
-        return self._segments.find_timestamp(timestamp, self.log_start_offset, end_offset)
+        end = self.log_end_offset if end_offset is None else end_offset
+        return self._segments.find_timestamp(timestamp, self.log_start_offset, end)
 
     def offset_of_max_timestamp(self, end_offset: int | None = None) -> Search:
         """The first record with the largest timestamp (KIP-734); None if no record has a timestamp,
@@ -782,11 +785,8 @@ class Log:
             StorageError: the log refuses appends until it is opened again.
         """
         self._reads.clear()
-        try:
+        with self._failing():
             self._segments.replace(group, cleaned)
-        except StorageError as error:
-            self._fail(error)
-            raise
 
     # -- opening
 

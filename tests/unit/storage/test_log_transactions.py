@@ -12,9 +12,11 @@ from tests.unit.storage.logs import DIRECTORY, Clock, batch
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.sim.disk import VirtualDisk
 from trimtab.storage.log import Log
+from trimtab.storage.log_changes import LogChanges
 from trimtab.storage.log_config import LogConfig
 from trimtab.storage.open_transactions import EndedTransaction, OpenTransactions
 from trimtab.storage.producer_state import ACCEPTED
+from trimtab.storage.storage import StorageError
 from trimtab.storage.transaction_index import decode_aborted, encode_aborted, find_aborted
 from trimtab.wire.batch_cy import read_headers
 from trimtab.wire.end_markers import EndMarker, build_marker
@@ -24,6 +26,8 @@ pytestmark = pytest.mark.kip(98)
 CONFIG = LogConfig(segment_bytes=700)
 """About six batches fill a segment."""
 PRODUCERS = 4
+LENGTH_OF_VALUE = 70
+"""Where a marker has it, in bytes from the begin of its batch."""
 
 
 def send(log: Log, producer_id: int, sequence: int, epoch: int = 0, records: int = 1) -> None:
@@ -196,6 +200,35 @@ def test_a_damaged_file_is_made_again_from_the_log(
         assert spans(again, 0, 60) == [(n, n + 1) for n in range(0, 60, 2)]
         again.close()
         assert disk.read_file(f"{DIRECTORY}/{name}") == contents[name]
+
+
+@pytest.mark.parametrize("high_watermark", [0, 12, 13, 39])
+def test_a_damaged_marker_costs_no_committed_record(
+    disk: VirtualDisk, clock: Clock, log: Log, high_watermark: int
+) -> None:
+    """A truncation reads the markers before it. If one is damaged, it truncates further; if that
+    would delete committed records, the log fails, and the next run tells of the loss."""
+    for sequence in range(20):
+        send(log, 1, sequence)
+        end(log, 1, commit=True)
+    log.high_watermark = high_watermark
+    path = f"{DIRECTORY}/{12:020}.log"  # the segment of 12 to 17
+    data = disk.read_file(path)
+    assert data is not None
+    send_size = read_headers(data)[0].size
+    disk.flip(path, send_size + LENGTH_OF_VALUE, 2, lasts=True)
+    if high_watermark <= 12:
+        log.truncate(16)
+        assert log.log_end_offset == 12
+        return
+    with pytest.raises(StorageError, match="cannot read what was written"):
+        log.truncate(16)
+    assert log.has_failed
+    log.close()
+    lost: list[bool] = []
+    changes = LogChanges(on_loss=lambda: lost.append(True))
+    again = Log.open(disk, DIRECTORY, CONFIG, clock, recovery_point=16, changes=changes)
+    assert (again.log_end_offset, lost) == (13, [True])
 
 
 def test_a_search_ends_where_no_later_transaction_can_have_begun() -> None:
