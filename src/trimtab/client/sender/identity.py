@@ -42,7 +42,7 @@ from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.connections import Connections
 from trimtab.errors import BrokerError, ErrorCode, KafkaError, error_code
 from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
-from trimtab.wire.sentinels import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from trimtab.wire.sentinels import NO_OFFSET, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 if TYPE_CHECKING:
     from trimtab.client.accumulator.queues_cy import Batch, PartitionQueue
@@ -96,8 +96,13 @@ class Anonymous:
     def settled(self, batch: Batch, error: KafkaError | None) -> None:
         """A batch was acknowledged, or failed with `error`."""
 
-    def refused(self, batch: Batch, code: ErrorCode | None) -> bool | None:
+    def refused(
+        self, batch: Batch, code: ErrorCode | None, log_start_offset: int = NO_OFFSET
+    ) -> bool | None:
         """A batch in flight was not acknowledged; `code` is None if the broker did not answer.
+
+        Args:
+            log_start_offset: of the partition, as the broker has answered.
 
         Returns:
             Whether to send it again, if the error concerns the identity; None for other errors,
@@ -129,9 +134,19 @@ class _Sequence:
         must_restart: whether to restart the sequence, once nothing is in flight and it is known of
             each sent batch whether it is stored.
         is_barred: whether no unacknowledged batch is stored, or can be under its number.
+        acknowledged_end: the offset after the last record whose offset was acknowledged; -1 if none
+            was.
     """
 
-    __slots__ = ("epoch", "is_barred", "is_proven", "must_restart", "next", "producer_id")
+    __slots__ = (
+        "acknowledged_end",
+        "epoch",
+        "is_barred",
+        "is_proven",
+        "must_restart",
+        "next",
+        "producer_id",
+    )
 
     def __init__(self, producer_id: int, epoch: int) -> None:
         self.producer_id = producer_id
@@ -140,6 +155,7 @@ class _Sequence:
         self.is_proven = False
         self.must_restart = False
         self.is_barred = False
+        self.acknowledged_end = NO_OFFSET
 
 
 class Identity(Anonymous):
@@ -204,17 +220,26 @@ class Identity(Anonymous):
 
     def settled(self, batch: Batch, error: KafkaError | None) -> None:
         queue = batch.queue
+        sequence = self._sequences.get(queue)
+        if error is not None or sequence is None:
+            return
+        if batch.base_offset >= sequence.acknowledged_end:
+            sequence.acknowledged_end = batch.base_offset + batch.count
         # A batch still in flight may be in flight to the previous leader: see `moved`.
-        if error is None and not queue.in_flight and (sequence := self._sequences.get(queue)):
+        if not queue.in_flight:
             sequence.is_proven = True
 
-    def refused(self, batch: Batch, code: ErrorCode | None) -> bool | None:
+    def refused(
+        self, batch: Batch, code: ErrorCode | None, log_start_offset: int = NO_OFFSET
+    ) -> bool | None:
         sequence = self._sequences.get(batch.queue)
         if sequence is None:
             return None
         sequence.is_proven = False
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             if not _awaits_earlier(batch):
+                if log_start_offset > sequence.acknowledged_end and _has_later(batch):
+                    return False  # it may have been stored, and deleted by retention
                 # A failed batch is not stored, or the broker has lost an acknowledged one.
                 sequence.must_restart = sequence.is_barred = True
             return True
@@ -238,6 +263,7 @@ class Identity(Anonymous):
     def recreated(self, queue: PartitionQueue) -> None:
         if (sequence := self._sequences.get(queue)) is not None:
             sequence.must_restart = sequence.is_barred = True
+            sequence.acknowledged_end = NO_OFFSET
 
     def moved(self, queue: PartitionQueue) -> None:
         # Batches in flight to the old leader must come back before any is sent to the new one.
@@ -348,6 +374,12 @@ def sequence_after(sequence: int, count: int) -> int:
 def _may_be_stored(queue: PartitionQueue) -> bool:
     """Whether the oldest batch of a queue was already sent under its sequence number."""
     return bool(queue.batches) and queue.batches[0].base_sequence >= 0 < queue.batches[0].attempts
+
+
+def _has_later(batch: Batch) -> bool:
+    """Whether a batch of the same partition was sent after this one, which awaits no earlier one,
+    and is not acknowledged yet."""
+    return len(batch.queue.in_flight) > 1 or _may_be_stored(batch.queue)
 
 
 def _awaits_earlier(batch: Batch) -> bool:

@@ -483,7 +483,7 @@ class Sender:
             error = read_refusal(batch, answer, node)
             if error.code.refreshes_metadata:
                 self._metadata.request_update()
-            self._came_back(batch, error.code, error, node.id, now)
+            self._came_back(batch, error.code, error, node.id, now, answer.log_start_offset)
 
     def _learn_leaders(
         self, response: ProduceResponse, refused: list[tuple[Batch, PartitionProduceResponse]]
@@ -506,13 +506,19 @@ class Sender:
             self._update_topics()
 
     def _came_back(
-        self, batch: Batch, code: ErrorCode | None, error: KafkaError, node_id: int, now: float
+        self,
+        batch: Batch,
+        code: ErrorCode | None,
+        error: KafkaError,
+        node_id: int,
+        now: float,
+        log_start_offset: int = NO_OFFSET,
     ) -> None:
         """A batch was not stored, or it is unknown whether it was: retry, split or fail it."""
         if batch.is_done:
             return
         queue, options = batch.queue, self._options
-        may_retry = self._identity.refused(batch, code)
+        may_retry = self._identity.refused(batch, code, log_start_offset)
         if code in TOO_LARGE and batch.count > 1:
             self._split(batch, now)
             return

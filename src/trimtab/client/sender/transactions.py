@@ -74,7 +74,7 @@ from trimtab.errors import (
     Unavailable,
     UsageError,
 )
-from trimtab.records import TopicPartition
+from trimtab.records import NO_OFFSET, TopicPartition
 from trimtab.wire.sentinels import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 if TYPE_CHECKING:
@@ -403,12 +403,14 @@ class Transactions(Identity):
         elif self.state in _OPEN:
             self._fail(error)
 
-    def refused(self, batch: Batch, code: ErrorCode | None) -> bool | None:
+    def refused(
+        self, batch: Batch, code: ErrorCode | None, log_start_offset: int = NO_OFFSET
+    ) -> bool | None:
         if self.state is State.FATAL_ERROR or (
             self.state in _FAILED and self._is_to_be_dropped(batch)
         ):
             return False
-        if super().refused(batch, code):
+        if super().refused(batch, code, log_start_offset):
             # An idempotent producer would restart the partition's sequence, unless an earlier batch
             # has to be stored first. A transaction has to be repeated as a whole instead.
             sequence = self._sequences[batch.queue]

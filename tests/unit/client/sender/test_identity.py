@@ -32,6 +32,7 @@ class Batch:
     queue: Queue
     count: int = 1
     base_sequence: int = -1
+    base_offset: int = -1
     attempts: int = 0
 
 
@@ -55,14 +56,17 @@ def send(identity: Any, queue: Queue) -> tuple[int, int, int]:
     return numbers
 
 
-def acknowledge(identity: Any, batch: Batch) -> None:
+def acknowledge(identity: Any, batch: Batch, offset: int = -1) -> None:
     batch.queue.in_flight.remove(batch)
+    batch.base_offset = offset
     identity.settled(batch, None)
 
 
-def put_back(identity: Any, batch: Batch, code: ErrorCode | None) -> bool | None:
+def put_back(
+    identity: Any, batch: Batch, code: ErrorCode | None, log_start_offset: int = -1
+) -> bool | None:
     """The broker refuses a batch, and it goes to the head of its queue as in the accumulator."""
-    answer: bool | None = identity.refused(batch, code)
+    answer: bool | None = identity.refused(batch, code, log_start_offset)
     batch.queue.in_flight.remove(batch)
     batch.queue.batches.appendleft(batch)
     return answer
@@ -207,6 +211,38 @@ def test_a_broker_that_has_forgotten_gets_a_new_epoch(code: ErrorCode) -> None:
     (batch,) = fill(queue, 1)
     send(identity, queue)
     assert put_back(identity, batch, code) is True
+    assert identity.may_send(queue)
+    assert send(identity, queue) == (7, 1, 0)
+
+
+@pytest.mark.parametrize(("log_start", "is_known"), [(10, True), (11, False)])
+def test_out_of_order_proves_nothing_about_records_that_retention_may_have_deleted(
+    log_start: int, is_known: bool
+) -> None:
+    """The next leader has the last of three batches only, and so remembers only that one."""
+    identity, queue = made(), Queue()
+    proven(identity, queue)
+    acknowledged, first, second, last = fill(queue, 1, 1, 1, 1)
+    for _ in range(4):
+        send(identity, queue)
+    acknowledge(identity, acknowledged, offset=9)
+    for batch in (last, second, first):
+        put_back(identity, batch, None)
+    send(identity, queue)
+    assert put_back(identity, first, OUT_OF_ORDER, log_start) is is_known
+    if is_known:  # the whole log behind the acknowledged record is there, and not this batch
+        assert identity.may_send(queue)
+        assert send(identity, queue) == (7, 1, 0)
+        return
+    queue.batches.popleft()
+    identity.lost(first)
+    assert identity.may_send(queue)
+    assert send(identity, queue) == (7, 0, 3), "the later ones may be stored: under their numbers"
+    assert put_back(identity, second, OUT_OF_ORDER, log_start) is False
+    queue.batches.popleft()
+    identity.lost(second)
+    assert send(identity, queue) == (7, 0, 4)
+    assert put_back(identity, last, OUT_OF_ORDER, log_start) is True, "a log keeps its last batch"
     assert identity.may_send(queue)
     assert send(identity, queue) == (7, 1, 0)
 
