@@ -38,7 +38,7 @@ class State(Enum):
 
     UNINITIALIZED = "is not initialized"
     INITIALIZING = "is being initialized"
-    READY = "is in no transaction"
+    READY = "is initialized, and in no transaction"
     IN_TRANSACTION = "is in a transaction"
     PREPARING = "is preparing its transaction"
     PREPARED = "has prepared its transaction"

@@ -276,7 +276,7 @@ async def test_another_process_resumes_the_identity(brokers: TransactionCluster)
         prepared = await second.prepare_transaction()
         assert (prepared.producer_id, prepared.epoch) == identity.numbers
         await second.commit_transaction()
-        with pytest.raises(UsageError, match="is in no transaction"):
+        with pytest.raises(UsageError, match="and in no transaction"):
             await second.resume_transactions(identity)
     assert brokers.committed == {TOPIC: [b"1"]}
     assert len(brokers.asked(InitProducerIdRequest)) == 1
