@@ -26,7 +26,13 @@ from typing import Any, NoReturn
 from trimtab.broker.broker import Broker
 from trimtab.broker.partition import Partition
 from trimtab.metadata.image import RECOVERING, ClusterImage, PartitionRegistration
-from trimtab.sim.histories import Damaged, History, ReplicaView, StoredBatch
+from trimtab.sim.histories import (
+    Damaged,
+    History,
+    ReplicaView,
+    StoredBatch,
+    find_unclean_epoch,
+)
 from trimtab.sim.topic_kinds import NEVER_MS, TRANSIENT, TopicKind
 from trimtab.sim.virtual_cluster import VirtualBroker, VirtualCluster, current_life
 from trimtab.storage.transaction_index import AbortedBatches
@@ -211,18 +217,17 @@ class Checkers:
         before: PartitionRegistration,
         now: PartitionRegistration,
     ) -> None:
-        """Note an unclean election: the new leader was neither in the ISR nor in the ELR."""
+        """Note an unclean election."""
         history = self.histories.get(key)
         if history is not None:
             for broker_id in [*history.deleted_before]:
                 if broker_id not in now.replicas:
                     del history.deleted_before[broker_id]
-        if kind.keeps or history is None or now.leader_epoch == before.leader_epoch:
+        if kind.keeps or history is None:
             return
-        if now.leader == NO_LEADER:
-            return
-        if now.leader not in (*before.isr, *before.elr) or now.leader_recovery_state == RECOVERING:
-            history.elect_uncleanly(now.leader_epoch)
+        epoch = find_unclean_epoch(before, now)
+        if epoch is not None:
+            history.elect_uncleanly(epoch)
 
     def _check_move(
         self, name: str, before: PartitionRegistration, now: PartitionRegistration

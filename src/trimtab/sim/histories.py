@@ -16,10 +16,12 @@ from typing import NamedTuple
 
 from trimtab.broker.partition import Partition
 from trimtab.errors import CorruptData
+from trimtab.metadata.image import RECOVERING, PartitionRegistration
 from trimtab.sim.topic_kinds import TopicKind
 from trimtab.sim.virtual_cluster import VirtualBroker
 from trimtab.storage.log import Log
 from trimtab.wire.batch_cy import BatchHeader, verify
+from trimtab.wire.sentinels import NO_LEADER
 
 _CHUNK_BYTES = 64 * 1024
 
@@ -244,3 +246,23 @@ class History:
             self.lost_from = (
                 diverges_from if self.lost_from is None else min(diverges_from, self.lost_from)
             )
+
+
+def find_unclean_epoch(before: PartitionRegistration, now: PartitionRegistration) -> int | None:
+    """The first epoch whose leader may have been elected uncleanly, from neither the ISR nor the
+    ELR; None if none was.
+
+    Of several decisions in one moment only the last is seen. A leader that had already gone again
+    is found in the ISR or the ELR that it left behind.
+    """
+    first = before.leader_epoch + 1
+    members = {*before.isr, *before.elr}
+    if now.leader_epoch < first:
+        return None
+    if now.leader_epoch > first and not members.issuperset((*now.isr, *now.elr)):
+        return first
+    if now.leader == NO_LEADER:
+        return None
+    if now.leader not in members or now.leader_recovery_state == RECOVERING:
+        return now.leader_epoch
+    return None

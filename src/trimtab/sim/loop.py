@@ -37,8 +37,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     """A deterministic event loop whose clock jumps to the next timer when nothing is ready.
 
     Ordinary asyncio code runs in it unchanged: tasks, timeouts, queues, streams, Protocols and
-    BufferedProtocols. Code takes no virtual time; only timers and the network do. Threads,
-    executors, real sockets and TLS raise an error, as they are not deterministic.
+    BufferedProtocols. Code takes no virtual time; only timers and the network do. (`turn_s` is for
+    code that polls the clock until it has moved.) Threads, executors, real sockets and TLS raise an
+    error, as they are not deterministic.
 
     - `time()` starts at 0 and is in seconds. Timers due at the same time run in the order in
       which they were set.
@@ -53,6 +54,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     """
 
     network: Network | None = None
+    turn_s = 0.0
+    """Virtual seconds that each turn of the loop takes."""
 
     # BaseEventLoop's own state, which the type stubs leave out.
     _ready: deque[asyncio.Handle]
@@ -180,6 +183,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         ready, timers = self._ready, self._timers
+        self._now += self.turn_s
         if ready or self._stopping:
             self._turns += 1
             if self._turns > _TURNS_MAX_AT_ONE_INSTANT:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from trimtab.sim.histories import History, StoredBatch
+import pytest
+
+from trimtab.metadata.image import RECOVERED, RECOVERING, PartitionRegistration
+from trimtab.sim.histories import History, StoredBatch, find_unclean_epoch
 from trimtab.sim.topic_kinds import TRANSIENT
+from trimtab.wire.sentinels import NO_LEADER
 
 
 def _batch(offset: int) -> StoredBatch:
@@ -56,3 +60,30 @@ def test_so_is_what_it_commits_before_the_winner_begins() -> None:
     assert history.lost_from is None
     _won_by(history, _batch(0))
     assert history.lost_from == 1
+
+
+def _partition(
+    leader: int, epoch: int, isr: tuple[int, ...], elr: tuple[int, ...], recovery: int = RECOVERED
+) -> PartitionRegistration:
+    return PartitionRegistration(
+        0, leader, epoch, 0, (0, 1, 2), isr, elr=elr, leader_recovery_state=recovery
+    )
+
+
+@pytest.mark.parametrize(
+    ("now", "unclean"),
+    [
+        (_partition(0, 5, (0, 2), ()), None),
+        (_partition(0, 6, (0,), (2,)), None),
+        (_partition(2, 6, (2,), ()), None),
+        (_partition(1, 6, (1,), ()), 6),
+        (_partition(0, 6, (0,), (), RECOVERING), 6),
+        (_partition(NO_LEADER, 6, (), (0,)), None),
+        (_partition(NO_LEADER, 7, (), (0,)), None),
+        (_partition(NO_LEADER, 7, (), (1,)), 6),
+        (_partition(1, 7, (1,), ()), 6),
+        (_partition(2, 8, (2,), ()), None),
+    ],
+)
+def test_an_unclean_election_is_found(now: PartitionRegistration, unclean: int | None) -> None:
+    assert find_unclean_epoch(_partition(0, 5, (0,), (2,)), now) == unclean

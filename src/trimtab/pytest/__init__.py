@@ -1,0 +1,257 @@
+"""The pytest plugin: a Kafka cluster for tests, with topics and groups of each test's own.
+
+    def test_an_order_is_sent(kafka_cluster, kafka_topic, kafka_records):
+        send_order(kafka_cluster.bootstrap_servers, kafka_topic)
+        assert [record.value for record in kafka_records(kafka_topic, count=1)] == [b"order 1"]
+
+pytest loads it by itself in an environment that has trimtab (entry point `pytest11`). Its fixtures:
+
+    kafka_options       arguments of `Cluster`; override it to have more brokers, racks or options
+    kafka_cluster       one cluster for the session, started by the first test that uses it
+    kafka_topic         the name of a new topic; `@pytest.mark.kafka_topic(partitions=3)`
+    kafka_group         the name of a group that nobody else uses
+    kafka_records       reads the records of a topic
+    assert_produces     asserts which records a block of code produces
+    kafka_faults        slow and dead brokers, until the end of the test
+    virtual_kafka       a cluster in virtual time, in `@pytest.mark.virtual_time` tests
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+if TYPE_CHECKING:  # every run of pytest imports this module: what fixtures need is imported by them
+    from trimtab.blocking.admin import Admin
+    from trimtab.cluster import Cluster
+    from trimtab.pytest.faults import Faults
+    from trimtab.pytest.reading import ReadRecords
+    from trimtab.pytest.virtual import VirtualKafka
+    from trimtab.records import Record
+    from trimtab.sim.world import World
+
+__all__ = [
+    "assert_produces",
+    "kafka_cluster",
+    "kafka_faults",
+    "kafka_group",
+    "kafka_options",
+    "kafka_records",
+    "kafka_topic",
+    "virtual_kafka",
+]
+
+_MARKS = (
+    "kafka_topic(partitions=1, replication_factor=-1, config={}): the topic of the fixture "
+    "kafka_topic (trimtab)",
+    "virtual_time(seed=0, brokers=3, config={}): run the async test in virtual time; brokers and "
+    "config are those of the fixture virtual_kafka (trimtab)",
+)
+_NAME_CHARACTERS = 200
+"""Of a topic or group at most, before what makes it unique: Kafka allows 249."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for mark in _MARKS:
+        config.addinivalue_line("markers", mark)
+
+
+# One cluster for the session
+
+
+@pytest.fixture(scope="session")
+def kafka_options() -> Mapping[str, Any]:
+    """The arguments of `Cluster`: one broker by default. A `conftest.py` may override it:
+
+    @pytest.fixture(scope="session")
+    def kafka_options():
+        return {"brokers": 3, "racks": ["a", "b", "c"]}
+    """
+    return {}
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster(kafka_options: Mapping[str, Any]) -> Iterator[Cluster]:
+    """The `Cluster`; its `bootstrap_servers` are for any Kafka client.
+
+    With pytest-xdist every worker has a cluster of its own.
+    """
+    from trimtab.cluster import Cluster
+
+    with Cluster(**kafka_options) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def _kafka_admin(kafka_cluster: Cluster) -> Iterator[Admin]:
+    from trimtab.blocking.admin import Admin
+
+    with Admin(kafka_cluster.bootstrap_servers) as admin:
+        yield admin
+
+
+# For one test
+
+
+@pytest.fixture
+def kafka_topic(
+    request: pytest.FixtureRequest, _kafka_admin: Admin, kafka_faults: Faults
+) -> Iterator[str]:
+    """The name of a new topic, which is deleted after the test.
+
+    It has one partition, or what the test says: `@pytest.mark.kafka_topic(partitions=3,
+    replication_factor=2, config={"cleanup.policy": "compact"})`.
+    """
+    options = {"partitions": 1, **_read_mark(request.node, "kafka_topic", _topic_options)}
+    name = _unique_name(request.node)
+    _kafka_admin.create_topic(name, **options)
+    yield name
+    kafka_faults.end()  # a dead broker would delay the deletion
+    _delete_topic(_kafka_admin, name)
+
+
+def _topic_options(
+    partitions: int = 1, replication_factor: int = -1, config: Mapping[str, object] | None = None
+) -> None:
+    """The options of the mark `kafka_topic`."""
+
+
+def _delete_topic(admin: Admin, name: str) -> None:
+    from trimtab.errors import BrokerError, ErrorCode
+
+    try:
+        admin.delete_topic(name)
+    except BrokerError as error:
+        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # the test may have deleted it
+            raise
+
+
+@pytest.fixture
+def kafka_group(request: pytest.FixtureRequest) -> str:
+    """The name of a consumer group, or a transactional id, that nobody else uses."""
+    return _unique_name(request.node)
+
+
+@pytest.fixture
+def kafka_faults(kafka_cluster: Cluster) -> Iterator[Faults]:
+    """Makes brokers slow, stops and kills them; all are up and quick again after the test."""
+    from trimtab.pytest.faults import Faults
+
+    faults = Faults(kafka_cluster)
+    yield faults
+    faults.end()
+
+
+@pytest.fixture
+def kafka_records(kafka_cluster: Cluster) -> ReadRecords:
+    """A function that returns the records of a topic: `kafka_records(topic)`.
+
+    Its arguments and errors: `trimtab.pytest.reading.read_records`.
+    """
+    from trimtab.pytest.reading import read_records
+
+    return partial(read_records, kafka_cluster.bootstrap_servers)
+
+
+@pytest.fixture
+def assert_produces(
+    kafka_cluster: Cluster,
+) -> Callable[..., AbstractContextManager[list[Record]]]:
+    """A context manager that asserts which records its block produces:
+
+        with assert_produces(kafka_topic, [b"order 1", b"order 2"]):
+            send_orders()
+
+    Its arguments and errors: `trimtab.pytest.reading.expect_records`.
+    """
+    from trimtab.pytest.reading import expect_records
+
+    return partial(expect_records, kafka_cluster.bootstrap_servers)
+
+
+# In virtual time
+
+
+@pytest.fixture
+def _virtual_world(request: pytest.FixtureRequest) -> Iterator[World]:
+    from trimtab.pytest.virtual import virtual_options
+    from trimtab.sim.world import World
+
+    mark = _read_mark(request.node, "virtual_time", virtual_options)
+    with World(mark.get("seed", 0)) as world:
+        yield world
+
+
+@pytest.fixture
+def virtual_kafka(request: pytest.FixtureRequest) -> Iterator[VirtualKafka]:
+    """The `VirtualKafka` of a test that is marked with `virtual_time`: its `bootstrap_servers`, and
+    faults."""
+    from trimtab.pytest.virtual import VirtualKafka, virtual_options
+
+    if request.node.get_closest_marker("virtual_time") is None:
+        pytest.fail(
+            "virtual_kafka is a cluster in virtual time: mark the test with "
+            "@pytest.mark.virtual_time, or use kafka_cluster",
+            pytrace=False,
+        )
+    mark = _read_mark(request.node, "virtual_time", virtual_options)
+    kafka = VirtualKafka(
+        request.getfixturevalue("_virtual_world"), mark.get("brokers", 3), mark.get("config", {})
+    )
+    kafka.up()
+    yield kafka
+    kafka.close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("virtual_time") and isinstance(item, pytest.Function):
+            item.fixturenames.insert(0, "_virtual_world")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a marked test in its virtual world."""
+    if pyfuncitem.get_closest_marker("virtual_time") is None:
+        return None
+    from trimtab.pytest.virtual import run_in_virtual_time
+
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        pytest.fail("only an `async def` test can run in virtual time", pytrace=False)
+    test: Callable[..., Coroutine[Any, Any, None]] = pyfuncitem.obj
+    fixtures: Mapping[str, Any] = pyfuncitem.funcargs
+    names = inspect.signature(test).parameters
+    run_in_virtual_time(
+        fixtures["_virtual_world"], test(**{name: fixtures[name] for name in names})
+    )
+    return True
+
+
+# Marks and names
+
+
+def _read_mark(node: pytest.Item, name: str, options: Callable[..., object]) -> dict[str, Any]:
+    """The options that a test's mark gives; fails the test if the mark does not have one."""
+    mark = node.get_closest_marker(name)
+    if mark is None:
+        return {}
+    signature = inspect.signature(options)
+    try:
+        return signature.bind(*mark.args, **mark.kwargs).arguments
+    except TypeError as error:
+        known = ", ".join(signature.parameters)
+        pytest.fail(f"@pytest.mark.{name}: {error}; its options: {known}", pytrace=False)
+
+
+def _unique_name(node: pytest.Item) -> str:
+    """The test's name, in characters that a topic may have, and eight hex digits."""
+    plain = re.sub(r"[^a-zA-Z0-9._-]+", "-", node.name).strip("-.")
+    return f"{plain[:_NAME_CHARACTERS]}-{uuid4().hex[:8]}"

@@ -1,0 +1,213 @@
+"""Reads the records of a topic, and asserts which ones a block of code produces."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from types import TracebackType
+from typing import Protocol
+
+from trimtab.blocking.admin import Admin
+from trimtab.blocking.consumer import Consumer
+from trimtab.errors import BrokerError, ErrorCode, UsageError
+from trimtab.records import Deserializer, Deserializers, Record, TopicPartition
+
+_POLL_MS = 50
+_SHOWN = 10
+"""Records that the message of a failed assertion shows."""
+
+
+class ReadRecords(Protocol):
+    """The type of the fixture `kafka_records`."""
+
+    def __call__(
+        self,
+        topic: str,
+        count: int | None = None,
+        timeout_s: float = 10,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> list[Record]: ...
+
+
+def read_records(
+    bootstrap_servers: str,
+    topic: str,
+    count: int | None = None,
+    timeout_s: float = 10,
+    key_deserializer: Deserializer | None = None,
+    value_deserializer: Deserializer | None = None,
+) -> list[Record]:
+    """The records of a topic up to its present end, ordered by partition and offset. Those of
+    aborted and open transactions are left out.
+
+    Args:
+        count: wait until there are as many; None does not wait.
+        timeout_s: how long to wait, seconds.
+
+    Raises:
+        AssertionError: there are fewer than `count` when the time is over.
+        BrokerError: UNKNOWN_TOPIC_OR_PARTITION.
+    """
+    __tracebackhide__ = True
+    deserializers = Deserializers(key_deserializer, value_deserializer)
+    records = _read(bootstrap_servers, topic, {}, count, timeout_s, deserializers)
+    if count is not None and len(records) < count:
+        raise AssertionError(
+            f"{topic!r} has {_counted(len(records))} after {timeout_s} s, not {count}"
+            f"{_shown(records)}"
+        )
+    return records
+
+
+class expect_records:  # noqa: N801 - used like a function
+    """Assert which records a block produces to a topic, itself or through others.
+
+    `with` gives a list, which has them after the block, ordered by partition and offset. If the
+    block raises, nothing is asserted.
+
+    Args:
+        values: those expected, in any order.
+        count: how many are expected; without `values` and `count`, one or more.
+        timeout_s: how long to wait for them after the block, seconds.
+
+    Raises:
+        AssertionError: too few have come when the time is over, too many, or others.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        values: Sequence[object] | None = None,
+        count: int | None = None,
+        timeout_s: float = 10,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> None:
+        if isinstance(values, str | bytes):
+            raise UsageError(f"values={values!r}: give a list of values, such as [{values!r}]")
+        if values is not None and count is not None:
+            raise UsageError("values and count are both given; give one")
+        self._servers = bootstrap_servers
+        self._topic = topic
+        self._values = values
+        self._is_exact = values is not None or count is not None
+        self._least = len(values) if values is not None else 1 if count is None else count
+        self._timeout_s = timeout_s
+        self._deserializers = Deserializers(key_deserializer, value_deserializer)
+        self._starts: Mapping[TopicPartition, int] = {}
+        self._produced: list[Record] = []
+
+    def __enter__(self) -> list[Record]:
+        self._starts = _end_offsets(self._servers, self._topic)
+        return self._produced
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        __tracebackhide__ = True
+        if error is not None:
+            return
+        self._produced += _read(
+            self._servers,
+            self._topic,
+            self._starts,
+            self._least,
+            self._timeout_s,
+            self._deserializers,
+        )
+        found, least = len(self._produced), self._least
+        if found < least or (found > least and self._is_exact):
+            within = f" within {self._timeout_s} s" if found < least else ""
+            raise AssertionError(
+                f"{_counted(found)} produced to {self._topic!r}{within}, not {least}"
+                + (_compared(self._values, self._produced) or _shown(self._produced))
+            )
+        if differences := _compared(self._values, self._produced):
+            raise AssertionError(f"other records produced to {self._topic!r}{differences}")
+
+
+def _end_offsets(bootstrap_servers: str, topic: str) -> Mapping[TopicPartition, int]:
+    """The end of each partition; of none if there is no such topic yet."""
+    try:
+        with Admin(bootstrap_servers) as admin:
+            found = admin.list_offsets(_partitions(admin, topic), at="latest")
+    except BrokerError as error:
+        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return {}
+        raise
+    return {partition: listed.offset for partition, listed in found.items()}
+
+
+def _partitions(admin: Admin, topic: str) -> list[TopicPartition]:
+    count = len(admin.describe_topics([topic])[topic].partitions)
+    return [TopicPartition(topic, number) for number in range(count)]
+
+
+def _read(
+    bootstrap_servers: str,
+    topic: str,
+    starts: Mapping[TopicPartition, int],
+    count: int | None,
+    timeout_s: float,
+    deserializers: Deserializers,
+) -> list[Record]:
+    """The records from `starts` to the present end; waits for as many as `count`."""
+    deadline = monotonic() + timeout_s
+    records: list[Record] = []
+    with (
+        Admin(bootstrap_servers) as admin,
+        Consumer(
+            bootstrap_servers,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            key_deserializer=deserializers.key,
+            value_deserializer=deserializers.value,
+        ) as consumer,
+    ):
+        partitions = _partitions(admin, topic)
+        consumer.assign(partitions)
+        for partition in partitions:
+            consumer.seek(partition, starts.get(partition, 0))
+        while True:
+            ends = consumer.end_offsets(partitions)
+            while any(consumer.position(each) < ends[each] for each in partitions):
+                records += consumer.poll(_POLL_MS)
+                if monotonic() > deadline:
+                    break
+            if count is None or len(records) >= count or monotonic() > deadline:
+                return sorted(records, key=lambda record: (record.partition, record.offset))
+            records += consumer.poll(_POLL_MS)
+
+
+def _compared(values: Sequence[object] | None, produced: Sequence[Record]) -> str:
+    """What is missing and what is too much; "" if nothing is."""
+    if values is None:
+        return ""
+    lines: list[str] = []
+    expected, found = ([repr(each) for each in values], [repr(each.value) for each in produced])
+    for title, missing in (
+        ("missing", Counter(expected) - Counter(found)),
+        ("not expected", Counter(found) - Counter(expected)),
+    ):
+        if missing:
+            lines.append(f"\n  {title}: {_listed(list(missing.elements()))}")
+    return "".join(lines)
+
+
+def _shown(records: Sequence[Record]) -> str:
+    return f"\n  values: {_listed([repr(each.value) for each in records])}" if records else ""
+
+
+def _listed(shown: Sequence[str]) -> str:
+    more = len(shown) - _SHOWN
+    return ", ".join(shown[:_SHOWN]) + (f", and {more} more" if more > 0 else "")
+
+
+def _counted(number: int) -> str:
+    return "1 record" if number == 1 else f"{number} records"
