@@ -117,7 +117,7 @@ def data_of(partition: TopicPartition, records: bytes = b"", **fields: Any) -> P
         **{
             "partition_index": partition.partition,
             "high_watermark": end_of([records]) if records else 0,
-            "records": records,
+            "records": memoryview(bytearray(records)),  # as of a frame: writable
             **fields,
         }
     )
@@ -836,7 +836,7 @@ def test_batches_tell_the_epochs_of_their_records() -> None:
 
 
 def visible(stored: Sequence[bytes], aborted: Sequence[tuple[int, int]]) -> list[bytes | None]:
-    records = memoryview(b"".join(stored))
+    records = memoryview(bytearray(b"".join(stored)))
     kept = without_aborted(
         records,
         read_headers(records),
@@ -868,6 +868,23 @@ def test_records_of_aborted_transactions_are_not_seen() -> None:
         transaction(5, 7, b"committed later"),
     ]
     assert visible(stored, [(7, 0)]) == [b"other", b"plain", b"committed later"]
+
+
+@pytest.mark.kip(98)
+def test_all_records_between_aborted_ones_are_seen() -> None:
+    """Also those that move less far than they are long."""
+    stored: list[bytes] = []
+    aborted: list[tuple[int, int]] = []
+    for producer in range(1, 20):
+        aborted.append((producer, len(stored)))
+        stored.append(transaction(len(stored), producer, b"aborted"))
+        stored.append(transaction(len(stored), producer, b"marker", is_control=True))
+        for _ in range(producer % 3):
+            stored.append(batch(len(stored), b"%d" % len(stored) * producer * 10))
+    plain = [each for each in read_records("t", 0, memoryview(b"".join(stored)), 0)]
+    assert visible(stored, aborted) == [
+        record.value for record in plain if record.value != b"aborted"
+    ]
 
 
 @pytest.mark.kip(98)
