@@ -23,12 +23,13 @@ The rules (KIP-74 and Kafka's `AbstractFetch`):
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final, NamedTuple
 
+from trimtab.client.fetcher.aborted import without_aborted
 from trimtab.client.fetcher.offsets import Isolation
 from trimtab.client.network.backoff import Backoff
 from trimtab.errors import (
@@ -43,7 +44,6 @@ from trimtab.records import NO_OFFSET, TopicPartition
 from trimtab.wire.batch_header import BatchHeader, is_cut_short, read_whole_header, verify
 from trimtab.wire.fetch_limits import FetchLimits
 from trimtab.wire.messages.fetch import (
-    AbortedTransaction,
     EpochEndOffset,
     FetchResponse,
     PartitionData,
@@ -703,36 +703,3 @@ def _is_wanted(state: _PartitionState, now: float) -> bool:
 def _is_doubtful(state: _PartitionState, leader_epoch: int) -> bool:
     """Whether the log may have lost the record before the position."""
     return state.last_epoch != NO_EPOCH and leader_epoch > state.valid_in
-
-
-def without_aborted(
-    records: memoryview, headers: Iterable[BatchHeader], aborted: Iterable[AbortedTransaction]
-) -> memoryview:
-    """The batches without those of aborted transactions (KIP-98), moved together in place: new
-    memory for them would cost a fifth of all reading.
-
-    The broker lists aborted transactions only. So all batches of a listed producer are aborted from
-    the transaction's first offset to the producer's next marker.
-    """
-    beginning = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))
-    aborting: set[int] = set()
-    position = start = kept = 0  # the batches from `start` on are kept, and go to `kept`
-    for header in headers:
-        end = position + header.size
-        while beginning and beginning[0].first_offset <= header.last_offset:
-            aborting.add(beginning.popleft().producer_id)
-        if header.is_control:
-            aborting.discard(header.producer_id)
-        if header.is_transactional and header.producer_id in aborting:
-            kept = _move(records, start, position, kept)
-            start = end
-        position = end
-    return records[: _move(records, start, position, kept)]
-
-
-def _move(records: memoryview, start: int, end: int, target: int) -> int:
-    """Move bytes to an earlier position; returns the one after them."""
-    after = target + end - start
-    if start != target:
-        records[target:after] = records[start:end]
-    return after

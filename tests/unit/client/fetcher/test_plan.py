@@ -22,13 +22,11 @@ from trimtab.client.fetcher.plan import (
     FetchPlan,
     NodeFetch,
     PartitionFetch,
-    without_aborted,
 )
 from trimtab.client.network.backoff import Backoff
 from trimtab.errors import BrokerError, CorruptData, ErrorCode, KafkaError, LogTruncation
 from trimtab.records import TopicPartition
-from trimtab.wire.batch_cy import read_records
-from trimtab.wire.batch_header import read_headers, restamp
+from trimtab.wire.batch_header import restamp
 from trimtab.wire.fetch_limits import FetchLimits
 from trimtab.wire.messages.fetch import (
     AbortedTransaction,
@@ -835,68 +833,13 @@ def test_batches_tell_the_epochs_of_their_records() -> None:
     assert batches_of(fetched).leader_epochs == ((5, 1), (7, 2))
 
 
-def visible(stored: Sequence[bytes], aborted: Sequence[tuple[int, int]]) -> list[bytes | None]:
-    records = memoryview(bytearray(b"".join(stored)))
-    kept = without_aborted(
-        records,
-        read_headers(records),
-        [AbortedTransaction(producer_id=p, first_offset=o) for p, o in aborted],
-    )
-    return [record.value for record in read_records("t", 0, kept, 0)]
-
-
-def transaction(offset: int, producer_id: int, *values: bytes, is_control: bool = False) -> bytes:
-    return batch(
-        offset,
-        *values,
-        producer_id=producer_id,
-        producer_epoch=0,
-        base_sequence=0,
-        is_transactional=True,
-        is_control=is_control,
-    )
-
-
-@pytest.mark.kip(98)
-def test_records_of_aborted_transactions_are_not_seen() -> None:
-    stored = [
-        transaction(0, 7, b"aborted"),
-        transaction(1, 8, b"other"),
-        batch(2, b"plain"),
-        transaction(3, 7, b"aborted too"),
-        transaction(4, 7, b"marker", is_control=True),
-        transaction(5, 7, b"committed later"),
-    ]
-    assert visible(stored, [(7, 0)]) == [b"other", b"plain", b"committed later"]
-
-
-@pytest.mark.kip(98)
-def test_all_records_between_aborted_ones_are_seen() -> None:
-    """Also those that move less far than they are long."""
-    stored: list[bytes] = []
-    aborted: list[tuple[int, int]] = []
-    for producer in range(1, 20):
-        aborted.append((producer, len(stored)))
-        stored.append(transaction(len(stored), producer, b"aborted"))
-        stored.append(transaction(len(stored), producer, b"marker", is_control=True))
-        for _ in range(producer % 3):
-            stored.append(batch(len(stored), b"%d" % len(stored) * producer * 10))
-    plain = [each for each in read_records("t", 0, memoryview(b"".join(stored)), 0)]
-    assert visible(stored, aborted) == [
-        record.value for record in plain if record.value != b"aborted"
-    ]
-
-
-@pytest.mark.kip(98)
-def test_a_transaction_that_began_after_the_fetched_batches_hides_nothing() -> None:
-    assert visible([transaction(0, 7, b"committed")], [(7, 10)]) == [b"committed"]
-
-
 @pytest.mark.kip(98)
 def test_reading_committed_records_still_moves_past_the_aborted_ones() -> None:
     plan = reading(A, isolation=Isolation.READ_COMMITTED)
     aborted = [AbortedTransaction(producer_id=7, first_offset=0)]
-    stored = transaction(0, 7, b"1", b"2")
+    stored = batch(
+        0, b"1", b"2", producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
+    )
     (fetched,), _ = receive(
         plan, fetches_of(plan), data_of(A, stored, aborted_transactions=aborted)
     )
