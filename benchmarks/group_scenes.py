@@ -1,6 +1,6 @@
 """Groups whose members come and go while their coordinator is killed, for each kind of client.
 
-    python -m benchmarks.group_scenes [--seconds N] [--scenes NAME …] [--seed N]
+    python -m benchmarks.group_scenes [--seconds N] [--scenes NAME …] [--on CLUSTER] [--seed N]
 
 There are three brokers in processes of their own, RF 3. A producer with acks=all writes all the
 time. Members, each a process, join, leave, are killed, and return as static members; the broker
@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from benchmarks.acknowledged import PARTITIONS, OurLoad
 from benchmarks.group_member import SESSION_S
 from benchmarks.jars import RivalMissing, find_java, java_command, kafka_jars
-from benchmarks.processes import Trimtab, nodes_of
+from benchmarks.killable import BROKERS, KillableKafka, KillableTrimtab
 from benchmarks.report import progress
 from trimtab import Admin
 from trimtab.broker.coordinator_topic import GROUPS_TOPIC, partition_of
@@ -41,7 +41,6 @@ SECONDS = 20.0
 KILLS = 20
 """In the whole run of 300 s; in a shorter one fewer, as a broker needs time to come back."""
 _LEAST_BETWEEN_KILLS_S = 6.0
-_BROKERS = 3
 _RATE = 500
 _MOST_MEMBERS = 4
 _CHANGE_EVERY_S = 2.5
@@ -49,6 +48,15 @@ _OBSERVE_EVERY_S = 0.25
 _END_S = 90.0
 _TICK_S = 0.05
 _SHOWN = 5
+CLUSTERS: dict[str, type[KillableTrimtab | KillableKafka]] = {
+    "trimtab": KillableTrimtab,
+    "apache-kafka": KillableKafka,
+}
+_OPTIONS = {
+    "group.consumer.session.timeout.ms": f"{SESSION_S * 1000}",
+    "group.consumer.min.session.timeout.ms": f"{SESSION_S * 1000}",
+}
+"""The cluster notices soon that a member of a consumer group is gone."""
 
 
 class Kind(NamedTuple):
@@ -84,15 +92,6 @@ SCENES = {
     "java-and-trimtab-consumer": _alike(_JAVA_848, _OURS_848),
     "upgrade": Scene((_JAVA, _OURS), (_JAVA_848, _OURS_848)),
 }
-
-
-class ScenesCluster(Trimtab):
-    """Three brokers that soon notice that a member of a consumer group is gone."""
-
-    def __init__(self) -> None:
-        session = f"group.consumer.session.timeout.ms={SESSION_S * 1000}"
-        options = [session, "min.insync.replicas=2", "offsets.topic.num.partitions=4"]
-        super().__init__(_BROKERS, config=options)
 
 
 class Ranges:
@@ -271,7 +270,9 @@ class Idle(NamedTuple):
 class Run:
     """One scene."""
 
-    def __init__(self, name: str, seconds: float, seed: int, cluster: ScenesCluster) -> None:
+    def __init__(
+        self, name: str, seconds: float, seed: int, cluster: KillableTrimtab | KillableKafka
+    ) -> None:
         self._group = f"scene-{name}"
         self._scene = SCENES[name]
         self._seconds = seconds
@@ -292,7 +293,7 @@ class Run:
         account = self._account
         load = OurLoad(self._cluster.address, self._group, _RATE)
         with Admin(self._cluster.address) as admin:
-            admin.create_topic(self._group, PARTITIONS, replication_factor=_BROKERS)
+            admin.create_topic(self._group, PARTITIONS, replication_factor=BROKERS)
             load.start()
             observer = threading.Thread(target=self._observe, args=(admin,), daemon=True)
             self._is_over = threading.Event()
@@ -399,10 +400,8 @@ class Run:
             progress(f"{self._group}: nobody was killed: {error}")
             return
         leader = leaders[partition_of(self._group, len(leaders))]
-        pid = nodes_of(self._cluster.supervisor_pid).get(f"broker-{leader}")
-        if pid is not None:
-            self._killed_at = time.monotonic()
-            os.kill(pid, signal.SIGKILL)
+        self._killed_at = time.monotonic()
+        self._cluster.kill(leader)
 
     def _observe(self, admin: Admin) -> None:
         account = self._account
@@ -431,19 +430,25 @@ class Run:
             time.sleep(_TICK_S)
 
 
-def play(names: list[str], seconds: float, seed: int) -> bool:
-    """Play the scenes; returns whether all went well."""
+def play(names: list[str], seconds: float, seed: int, on: str = "trimtab") -> bool:
+    """Play the scenes on a cluster; returns whether all went well."""
     is_well = True
     for name in names:
-        line: dict[str, Any] = {"stage": "group_scenes", "metric": name, "seconds": seconds}
-        if any(kind.client == "java" for kind in (*SCENES[name].first, *SCENES[name].second)):
+        line: dict[str, Any] = {
+            "stage": "group_scenes",
+            "metric": name,
+            "seconds": seconds,
+            "on": on,
+        }
+        kinds = (*SCENES[name].first, *SCENES[name].second)
+        if on != "trimtab" or any(kind.client == "java" for kind in kinds):
             try:
                 find_java()
                 kafka_jars()
             except RivalMissing as missing:
                 print(json.dumps({**line, "note": str(missing)}), flush=True)
                 continue
-        with ScenesCluster() as cluster:
+        with CLUSTERS[on](_OPTIONS) as cluster:
             line |= Run(name, seconds, seed, cluster).play()
             is_well = is_well and not line["wrong"]
         print(json.dumps(line), flush=True)
@@ -464,9 +469,10 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each scene; default 20")
     parser.add_argument("--scenes", nargs="+", choices=SCENES, default=list(SCENES))
+    parser.add_argument("--on", choices=CLUSTERS, default="trimtab")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    return 0 if play(arguments.scenes, arguments.seconds, arguments.seed) else 1
+    return 0 if play(arguments.scenes, arguments.seconds, arguments.seed, arguments.on) else 1
 
 
 if __name__ == "__main__":

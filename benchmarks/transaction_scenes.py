@@ -29,21 +29,19 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack
 from random import Random
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from benchmarks.acknowledged import PARTITIONS, OurLoad
 from benchmarks.copier import SESSION_S
 from benchmarks.jars import RivalMissing, find_java, java_command, kafka_jars
-from benchmarks.processes import KafkaMember, Trimtab, await_brokers, free_ports, nodes_of
+from benchmarks.killable import BROKERS, KillableKafka, KillableTrimtab
 from benchmarks.report import progress
 from trimtab import Admin, Consumer, TopicPartition
 from trimtab.broker.coordinator_topic import GROUPS_TOPIC, TRANSACTIONS_TOPIC, partition_of
 from trimtab.errors import KafkaError
 
 SECONDS = 30.0
-_BROKERS = 3
 _RATE = 200
 _COPIERS = 2
 _SIZE = 20
@@ -80,79 +78,6 @@ SCENES = {
 }
 _PARTITIONED = ("aiokafka",)
 """Clients that commit offsets under the group's ID only: they cannot share a group (KIP-447)."""
-
-
-class OurCluster(Trimtab):
-    """Three brokers of trimtab; their supervisor starts a killed one again."""
-
-    def __init__(self) -> None:
-        internal = ("offsets.topic.num.partitions=4", "transaction.state.log.num.partitions=4")
-        super().__init__(_BROKERS, config=["min.insync.replicas=2", *internal])
-
-    def kill(self, broker: int | None) -> None:
-        """Kill a broker, or the controller."""
-        name = "controller" if broker is None else f"broker-{broker}"
-        pid = nodes_of(self.supervisor_pid).get(name)
-        if pid is not None:
-            os.kill(pid, signal.SIGKILL)
-
-
-class _KafkaMember(KafkaMember):
-    """A broker of Apache Kafka that can be killed."""
-
-    def settings(self) -> dict[str, str]:
-        return {
-            **super().settings(),
-            "min.insync.replicas": "2",
-            "group.initial.rebalance.delay.ms": "0",
-            "offsets.topic.num.partitions": "4",
-            "offsets.topic.replication.factor": "3",
-            "transaction.state.log.num.partitions": "4",
-            "transaction.state.log.replication.factor": "3",
-            "transaction.state.log.min.isr": "2",
-        }
-
-    def restart(self) -> None:
-        """Kill it, and start it again with its data."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-        self.start()
-
-
-class KafkaCluster:
-    """Three brokers of Apache Kafka; a killed one is started again. The first is the controller."""
-
-    def __init__(self) -> None:
-        controller = free_ports(1)[0]
-        self._members = [_KafkaMember(number, controller) for number in range(_BROKERS)]
-        self.address = ",".join(member.address for member in self._members)
-        self._restarts: list[threading.Thread] = []
-        self._parts = ExitStack()
-
-    def __enter__(self) -> Self:
-        with ExitStack() as parts:
-            for member in self._members:
-                parts.enter_context(member)
-            await_brokers(self._members[0].port, _BROKERS)
-            self._parts = parts.pop_all()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._await_restarts()
-        self._parts.close()
-
-    def kill(self, broker: int | None) -> None:
-        """Kill a broker, or the controller, once the one killed before is back."""
-        self._await_restarts()
-        thread = threading.Thread(target=self._members[broker or 0].restart)
-        thread.start()
-        self._restarts.append(thread)
-
-    def _await_restarts(self) -> None:
-        for thread in self._restarts:
-            thread.join()
-        self._restarts.clear()
 
 
 class Tally:
@@ -302,7 +227,7 @@ class Run:
     """One scene."""
 
     def __init__(
-        self, name: str, seconds: float, seed: int, cluster: OurCluster | KafkaCluster
+        self, name: str, seconds: float, seed: int, cluster: KillableTrimtab | KillableKafka
     ) -> None:
         self._scene = SCENES[name]
         self._topics = [f"{name}-{each}" for each in ("in", "middle", "out")]
@@ -329,7 +254,7 @@ class Run:
         servers = self._cluster.address
         with Admin(servers) as admin:
             for topic in self._topics:
-                admin.create_topic(topic, PARTITIONS, replication_factor=_BROKERS)
+                admin.create_topic(topic, PARTITIONS, replication_factor=BROKERS)
             load = OurLoad(servers, self._topics[0], _RATE)
             source, target = (Reader(servers, each) for each in self._topics[::2])
             observer = threading.Thread(target=self._observe, args=(admin,), daemon=True)
@@ -526,7 +451,7 @@ def play(names: list[str], seconds: float, seed: int) -> bool:
             except RivalMissing as missing:
                 print(json.dumps({**line, "note": str(missing)}), flush=True)
                 continue
-        with KafkaCluster() if scene.is_on_kafka else OurCluster() as cluster:
+        with KillableKafka() if scene.is_on_kafka else KillableTrimtab() as cluster:
             line |= Run(name, seconds, seed, cluster).play()
             is_well = is_well and not line["wrong"]
         print(json.dumps(line), flush=True)

@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 
 from benchmarks.consumer import run_consumer_performance
 from benchmarks.jars import KAFKA_VERSION, RivalMissing, find_java, kafka_jars
+from benchmarks.killable import KillableKafka, KillableTrimtab
 from benchmarks.processes import run_java
 from benchmarks.report import progress, report
-from benchmarks.transaction_scenes import KafkaCluster, OurCluster
 from benchmarks.workload import PARTITIONS, RECORD_BYTES, Topics
 from trimtab import Producer
 
@@ -99,8 +99,8 @@ def run(runs: int, records: int) -> None:
         return
     with ExitStack() as stack:
         addresses = {
-            "trimtab": stack.enter_context(OurCluster()).address,
-            "Apache Kafka": stack.enter_context(KafkaCluster()).address,
+            "trimtab": stack.enter_context(KillableTrimtab()).address,
+            "Apache Kafka": stack.enter_context(KillableKafka()).address,
         }
         _compare_commits(addresses, runs, max(10, records // _SHARE))
         _compare_reads(addresses, runs, records * _READ_TIMES)
