@@ -243,7 +243,7 @@ class Member:
 
     def last_words(self) -> str:
         """The end of what it has written beside its events."""
-        return " | ".join(each.strip() for each in self._said[-_SHOWN:])
+        return " | ".join(each.strip() for each in self._said[-60:])
 
 
 class Idle(NamedTuple):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -109,6 +110,8 @@ class ClassicGroup:
         self._timers = timers
         self._new_id = new_id
         self._static: dict[str, str] = {}
+        self._logged: GroupMetadataValue | None = None
+        """The group's last record."""
         self._expected: dict[str, float] = {}
         """Ids that were given, and until when their members may join with them."""
         self._unsynced: set[str] = set()
@@ -250,7 +253,7 @@ class ClassicGroup:
     ) -> None:
         """A static member comes back: it gets a new id, and the old id is fenced."""
         self._refuse_waiting(old, ErrorCode.FENCED_INSTANCE_ID)
-        leader_before = self.leader
+        leader_before, old_id = self.leader, old.id
         self.members = {
             (member_id if each.id == old.id else each.id): each for each in self.members.values()
         }
@@ -265,10 +268,12 @@ class ClassicGroup:
         known = old.protocols
         self._wait_for_generation(old, caller, request)
         self._give_time(old, now, old.session_s)
-        if self.phase is not Phase.STABLE or self._choose_protocol() != self.protocol:
-            self._rebalance(now)
-            return
-        if known.get(self.protocol or "") != old.protocols.get(self.protocol or ""):
+        if (
+            self.phase is not Phase.STABLE
+            or self._choose_protocol() != self.protocol
+            or known.get(self.protocol or "") != old.protocols.get(self.protocol or "")
+        ):
+            self._write_new_id(old_id, member_id)
             self._rebalance(now)
             return
         caller_before, old.joining = old.joining, None
@@ -666,10 +671,34 @@ class ClassicGroup:
             current_state_timestamp=now.ms,
             members=[each.write(protocol) for each in self.members.values()],
         )
+        self._append(value)
+
+    def _write_new_id(self, old_id: str, member_id: str) -> None:
+        """Append the last generation with the new id of a static member, before the member is told
+        it: the next coordinator, which does not know of a rebalance, would fence it otherwise.
+        Kafka's does."""
+        logged = self._logged
+        if logged is None or all(each.member_id != old_id for each in logged.members):
+            return
+
+        def renamed(name: str | None) -> str | None:
+            return member_id if name == old_id else name
+
+        members = [
+            replace(each, member_id=renamed(each.member_id) or "") for each in logged.members
+        ]
+        try:
+            self._append(replace(logged, leader=renamed(logged.leader), members=members))
+        except RecordTooLarge as error:
+            self._effects.warnings.append(f"group={self.id!r} {error.message}")
+
+    def _append(self, value: GroupMetadataValue) -> None:
         self._effects.append(GroupMetadataKey(group=self.id), value)
+        self._logged = value
 
     def replay(self, value: GroupMetadataValue) -> None:
         """Become what a record says: the group as its coordinator left it."""
+        self._logged = value
         self.phase = Phase.STABLE if value.members else Phase.EMPTY
         self.since_ms = value.current_state_timestamp
         self.generation = value.generation

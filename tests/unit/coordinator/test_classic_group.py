@@ -388,6 +388,28 @@ def test_a_rebalance_that_was_not_finished_is_forgotten() -> None:
     assert scene.heartbeat(follower, 2) is ErrorCode.NONE
 
 
+@pytest.mark.parametrize("has_joined", [True, False])
+def test_a_static_member_that_came_back_in_a_rebalance_is_not_fenced_by_the_next_coordinator(
+    has_joined: bool,
+) -> None:
+    scene = Scene()
+    leader, follower = join_statically(scene)
+    scene.join(leader, instance="a")  # asks for a new assignment
+    back = scene.join(instance="b")
+    member_id = scene.answer(back).member_id
+    if not has_joined:  # before the generation is complete
+        scene.join(leader, instance="a")
+    scene.restart()
+    assert scene.state() == "Stable"
+    assert scene.heartbeat(member_id, 3, "b") is ErrorCode.ILLEGAL_GENERATION
+    assert scene.heartbeat(leader, 2, "a") is ErrorCode.NONE
+    assert scene.heartbeat(follower, 2, "b") is ErrorCode.FENCED_INSTANCE_ID
+    assert scene.answer(scene.sync(leader, 2, instance="a")).assignment == leader.encode()
+    again = scene.join(member_id, instance="b", protocols=[("range", b"other")])
+    scene.join(leader, instance="a")
+    assert scene.answer(again).error_code == ErrorCode.NONE
+
+
 def test_a_member_may_not_take_an_instance_id_with_an_id_that_it_was_given() -> None:
     scene = Scene()
     owner = scene.answer(scene.join(instance="i")).member_id
