@@ -214,6 +214,7 @@ class ClassicGroup:
         self.members[member_id] = member
         if member.instance_id is not None:
             self._static[member.instance_id] = member_id
+            self._write_new_id(member.instance_id, member_id)
         if len(self.members) == 1:
             self.protocol_type = request.protocol_type
         if self.leader is None:
@@ -253,7 +254,7 @@ class ClassicGroup:
     ) -> None:
         """A static member comes back: it gets a new id, and the old id is fenced."""
         self._refuse_waiting(old, ErrorCode.FENCED_INSTANCE_ID)
-        leader_before, old_id = self.leader, old.id
+        leader_before = self.leader
         self.members = {
             (member_id if each.id == old.id else each.id): each for each in self.members.values()
         }
@@ -273,7 +274,7 @@ class ClassicGroup:
             or self._choose_protocol() != self.protocol
             or known.get(self.protocol or "") != old.protocols.get(self.protocol or "")
         ):
-            self._write_new_id(old_id, member_id)
+            self._write_new_id(request.group_instance_id, member_id)
             self._rebalance(now)
             return
         caller_before, old.joining = old.joining, None
@@ -673,22 +674,25 @@ class ClassicGroup:
         )
         self._append(value)
 
-    def _write_new_id(self, old_id: str, member_id: str) -> None:
-        """Append the last generation with the new id of a static member, before the member is told
-        it: the next coordinator, which does not know of a rebalance, would fence it otherwise.
-        Kafka's does."""
+    def _write_new_id(self, instance_id: str | None, member_id: str) -> None:
+        """Append the last generation with the new id of a static member, if it had another one,
+        before the member is told it: the next coordinator, which does not know of a rebalance,
+        would fence it otherwise. Kafka's does."""
         logged = self._logged
-        if logged is None or all(each.member_id != old_id for each in logged.members):
+        if logged is None:
             return
-
-        def renamed(name: str | None) -> str | None:
-            return member_id if name == old_id else name
-
+        old = next(
+            (e.member_id for e in logged.members if e.group_instance_id == instance_id), None
+        )
+        if old is None:
+            return
         members = [
-            replace(each, member_id=renamed(each.member_id) or "") for each in logged.members
+            replace(each, member_id=member_id if each.member_id == old else each.member_id)
+            for each in logged.members
         ]
+        leader = member_id if logged.leader == old else logged.leader
         try:
-            self._append(replace(logged, leader=renamed(logged.leader), members=members))
+            self._append(replace(logged, leader=leader, members=members))
         except RecordTooLarge as error:
             self._effects.warnings.append(f"group={self.id!r} {error.message}")
 

@@ -410,6 +410,21 @@ def test_a_static_member_that_came_back_in_a_rebalance_is_not_fenced_by_the_next
     assert scene.answer(again).error_code == ErrorCode.NONE
 
 
+def test_nor_is_one_that_came_back_after_its_session_was_over() -> None:
+    scene = Scene()
+    leader, follower = join_statically(scene)
+    scene.pass_time(5.0)
+    scene.heartbeat(leader, 2, "a")
+    scene.pass_time(5.0)  # the follower's session is over, but no generation without it begins
+    assert scene.state() == "PreparingRebalance"
+    back = scene.join(instance="b")
+    scene.join(leader, instance="a")
+    member_id = scene.answer(back).member_id
+    assert member_id != follower
+    scene.restart()
+    assert scene.heartbeat(member_id, 3, "b") is ErrorCode.ILLEGAL_GENERATION
+
+
 def test_a_member_may_not_take_an_instance_id_with_an_id_that_it_was_given() -> None:
     scene = Scene()
     owner = scene.answer(scene.join(instance="i")).member_id
