@@ -45,6 +45,8 @@ _LOAD_BYTES = 1024 * 1024
 _BATCH_BYTES = 512 * 1024
 """Bytes of a batch with the records of several decisions; those of one may have more."""
 _MAX_BATCH = 2**31 - 1
+_RELOAD_S = 10.0
+"""After a load that failed because the log is damaged."""
 _AGAIN_S = 0.1
 _OVER = object()
 
@@ -357,6 +359,11 @@ class CoordinatorPartition(Generic[S]):
         self._drop(code)
         self._loading = self._begin_load(_AGAIN_S)
 
+    def _reload(self) -> None:
+        """The log could not be loaded; it may have been repaired since."""
+        self._timer = None
+        self._loading = self._begin_load()
+
     def _begin_load(self, after_s: float = 0) -> asyncio.Task[None]:
         loading = self._loop.create_task(self._load(after_s))
         loading.add_done_callback(self._tell_failure)
@@ -391,6 +398,7 @@ class CoordinatorPartition(Generic[S]):
                 await asyncio.sleep(0)
         except (CorruptData, Refused) as error:
             _log.error("the log cannot be loaded partition=%s error=%s", partition, error)
+            self._timer = self._loop.call_later(_RELOAD_S, self._reload)
             return
         except StorageError as error:
             _log.error("the log cannot be loaded partition=%s error=%s", partition, error)

@@ -15,7 +15,7 @@ from trimtab.broker.coordinator_topic import GROUPS_TOPIC, partition_of
 from trimtab.broker.leadership import Leadership
 from trimtab.coordinator.effects import Effects
 from trimtab.coordinator.group_shard import GroupShard
-from trimtab.errors import ErrorCode
+from trimtab.errors import CorruptData, ErrorCode
 from trimtab.records import TopicPartition
 from trimtab.storage.segment import LARGE_READ_BYTES
 from trimtab.wire.messages.describe_groups import DescribeGroupsRequest
@@ -97,6 +97,32 @@ def test_a_load_that_fails_in_any_way_is_told_to_the_operator(
 
     with caplog.at_level(logging.ERROR):
         lab.run(scenario, config=QUICK)
+
+
+def test_a_damaged_log_is_loaded_once_it_is_repaired(
+    lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise CorruptData("flipped")
+
+    async def scenario() -> None:
+        await lab.create_topic("t")
+        await find(lab)
+        client = lab.connect()
+        member = await become_stable(client)
+        await client.ask(commit(5, member, 1), 8)
+        groups = groups_of(lab)
+        with monkeypatch.context() as damage:
+            damage.setattr(groups, "_load_batch", fail)
+            groups._start_again(ErrorCode.NOT_COORDINATOR)
+            await asyncio.sleep(25)
+            assert groups.shard is None
+            assert not groups.is_loading
+        await asyncio.sleep(10)
+        assert groups.shard is not None
+        assert groups.shard.offsets("g")[TopicPartition("t", 0)].offset == 5
+
+    lab.run(scenario, config=QUICK)
 
 
 def test_what_the_log_refuses_is_forgotten_and_the_client_may_ask_again(
