@@ -48,6 +48,8 @@ _OBSERVE_EVERY_S = 0.25
 _END_S = 90.0
 _TICK_S = 0.05
 _SHOWN = 5
+_LAST_LINES = 60
+"""Of a member that has ended: a whole traceback."""
 CLUSTERS: dict[str, type[KillableTrimtab | KillableKafka]] = {
     "trimtab": KillableTrimtab,
     "apache-kafka": KillableKafka,
@@ -243,7 +245,7 @@ class Member:
 
     def last_words(self) -> str:
         """The end of what it has written beside its events."""
-        return " | ".join(each.strip() for each in self._said[-60:])
+        return " | ".join(each.strip() for each in self._said[-_LAST_LINES:])
 
 
 class Idle(NamedTuple):

@@ -682,7 +682,8 @@ class ClassicGroup:
         if logged is None:
             return
         old = next(
-            (e.member_id for e in logged.members if e.group_instance_id == instance_id), None
+            (each.member_id for each in logged.members if each.group_instance_id == instance_id),
+            None,
         )
         if old is None:
             return

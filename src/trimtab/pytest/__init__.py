@@ -109,8 +109,8 @@ def kafka_topic(
     It has one partition, or what the test says: `@pytest.mark.kafka_topic(partitions=3,
     replication_factor=2, config={"cleanup.policy": "compact"})`.
     """
-    options = {"partitions": 1, **_read_mark(request.node, "kafka_topic", _topic_options)}
     name = _unique_name(request.node)
+    options = _read_mark(request.node, "kafka_topic", _topic_options)
     _kafka_admin.create_topic(name, **options)
     yield name
     kafka_faults.end()  # a dead broker would delay the deletion
@@ -185,7 +185,7 @@ def _virtual_world(request: pytest.FixtureRequest) -> Iterator[World]:
     from trimtab.sim.world import World
 
     mark = _read_mark(request.node, "virtual_time", virtual_options)
-    with World(mark.get("seed", 0)) as world:
+    with World(mark["seed"]) as world:
         yield world
 
 
@@ -202,10 +202,8 @@ def virtual_kafka(request: pytest.FixtureRequest) -> Iterator[VirtualKafka]:
             pytrace=False,
         )
     mark = _read_mark(request.node, "virtual_time", virtual_options)
-    kafka = VirtualKafka(
-        request.getfixturevalue("_virtual_world"), mark.get("brokers", 3), mark.get("config", {})
-    )
-    kafka.up()
+    kafka = VirtualKafka(request.getfixturevalue("_virtual_world"), mark["brokers"], mark["config"])
+    kafka.start_all()
     yield kafka
     kafka.close()
 
@@ -239,16 +237,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def _read_mark(node: pytest.Item, name: str, options: Callable[..., object]) -> dict[str, Any]:
-    """The options that a test's mark gives; fails the test if the mark does not have one."""
+    """The options that a test's mark gives, else their defaults; fails the test if the mark does
+    not have one."""
     mark = node.get_closest_marker(name)
-    if mark is None:
-        return {}
     signature = inspect.signature(options)
     try:
-        return signature.bind(*mark.args, **mark.kwargs).arguments
+        given = signature.bind(*mark.args, **mark.kwargs) if mark else signature.bind()
     except TypeError as error:
         known = ", ".join(signature.parameters)
         pytest.fail(f"@pytest.mark.{name}: {error}; its options: {known}", pytrace=False)
+    given.apply_defaults()
+    return given.arguments
 
 
 def _unique_name(node: pytest.Item) -> str:

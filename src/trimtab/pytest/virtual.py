@@ -52,10 +52,10 @@ class VirtualKafka:
         bootstrap_servers: for clients that run on the test's loop.
     """
 
-    def __init__(self, world: World, brokers: int, config: Mapping[str, object]) -> None:
+    def __init__(self, world: World, brokers: int, config: Mapping[str, object] | None) -> None:
         checked_integer("brokers", brokers, 1)
         self._world: Final = world
-        self._cluster: Final = VirtualCluster(world, brokers, {**_CONFIG, **config})
+        self._cluster: Final = VirtualCluster(world, brokers, {**_CONFIG, **(config or {})})
         self.bootstrap_servers: Final = self._cluster.bootstrap_servers
 
     @property
@@ -127,7 +127,7 @@ class VirtualKafka:
 
     # The plugin's
 
-    def up(self) -> None:
+    def start_all(self) -> None:
         """Start all nodes; on return they serve."""
         self._cluster.start()
         self._world.run(self._until_serving(self._cluster.nodes))
