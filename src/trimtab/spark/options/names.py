@@ -57,7 +57,8 @@ SOURCE: Final = (
         "startingOffsets",
         "earliest",
         'Where to start: a word, or `{"topicA":{"0":23,"1":-2}}`, where -2 is earliest and -1 is'
-        " latest. A stream begins at `latest` by default, and uses this option for a new checkpoint only.",
+        " latest. A stream begins at `latest` by default, and uses this option only for a new"
+        " checkpoint.",
     ),
     SparkOption(
         "startingOffsetsByTimestampStrategy",
