@@ -30,11 +30,12 @@ SCHEMES = {"default": "light", "slate": "dark"}
 
 
 class Links(HTMLParser):
-    """The links and anchors of one page."""
+    """The links and anchors of one page, and what a browser loads with it."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
         self.links: list[str] = []
+        self.loaded: list[str] = []
         self.anchors = {""}
         self.feed(page.read_text(encoding="utf-8"))
 
@@ -42,6 +43,8 @@ class Links(HTMLParser):
         for name, value in attrs:
             if name in ("href", "src") and value is not None:
                 self.links.append(value)
+                if name == "src" or dict(attrs).get("rel") == "stylesheet":
+                    self.loaded.append(value)
             elif name == "id" and value is not None:
                 self.anchors.add(value)
 
@@ -49,14 +52,16 @@ class Links(HTMLParser):
 def find_broken_links(site: Path) -> Iterator[str]:
     pages = {page: Links(page) for page in sorted(site.rglob("*.html"))}
     for page, found in pages.items():
+        where = page.relative_to(site)
         for link in found.links:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
+                if link in found.loaded and parts.scheme != "data":
+                    yield f"{where}: {link} is loaded from elsewhere"
                 continue
             start = site if parts.path.startswith("/") else page.parent
             target = (start / unquote(parts.path).lstrip("/")).resolve() if parts.path else page
             target = target / "index.html" if target.is_dir() else target
-            where = page.relative_to(site)
             if not target.is_file():
                 yield f"{where}: {link} does not exist"
             elif target in pages and unquote(parts.fragment) not in pages[target].anchors:

@@ -55,8 +55,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """A table whose columns have no names has no heads: a screen reader would read empty ones."""
-    return re.sub(r"<th[^>]*></th>", "<td></td>", EMPTY_HEAD.sub("", html))
+    """A column without a name has no head, and a picture leads to itself, to be enlarged."""
+    html = re.sub(r"<th[^>]*></th>", "<td></td>", EMPTY_HEAD.sub("", html))
+    return re.sub(r'(<img [^>]*src="([^"]+)"[^>]*>)', r'<a href="\2">\1</a>', html)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

@@ -23,6 +23,12 @@ needs_mkdocs = pytest.mark.skipif(
     reason="needs the dependency group docs",
 )
 
+AXE, CHROMIUM = Path(os.environ.get("AXE", "missing")), shutil.which("chromium") or ""
+needs_browser = pytest.mark.skipif(
+    not AXE.exists() or not CHROMIUM or find_spec("playwright") is None,
+    reason="needs Chromium, playwright, and axe-core's axe.min.js, which AXE names",
+)
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -51,7 +57,7 @@ def test_broken_links_and_anchors_are_found(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text(
         '<p id="here"><a href="#here"></a><a href="b/#there"></a><a href="b/"></a>'
         '<a href="#gone"></a><a href="c/"></a><a href="b/#gone"></a><img src="x.png">'
-        '<a href="https://kafka.apache.org"></a>'
+        '<a href="https://kafka.apache.org"></a><link rel="stylesheet" href="//a.example/b.css">'
     )
     (tmp_path / "b" / "index.html").write_text('<p id="there"><a href="../#here"></a>')
     assert list(find_broken_links(tmp_path)) == [
@@ -59,6 +65,7 @@ def test_broken_links_and_anchors_are_found(tmp_path: Path) -> None:
         "index.html: c/ does not exist",
         "index.html: b/#gone has no such anchor",
         "index.html: x.png does not exist",
+        "index.html: //a.example/b.css is loaded from elsewhere",
     ]
 
 
@@ -89,6 +96,31 @@ def test_every_option_has_an_entry(
 
 
 @needs_mkdocs
+def test_the_reference_says_what_an_option_takes_and_what_is_refused(site: Path) -> None:
+    pages = {
+        name: (site / "reference" / name / "index.html").read_text(encoding="utf-8")
+        for name in ("producer", "broker", "topic", "spark-source")
+    }
+    assert "<code>all</code>; one of <code>0</code>, <code>1</code>" in pages["producer"]
+    assert "int (ms); default <code>120000</code>; at least 0; KIP-91" in pages["producer"]
+    assert "<code>interceptor.classes</code>: wrap send or poll" in pages["producer"]
+    assert "<code>sasl.kerberos.*</code>" in pages["producer"]
+    assert "can be changed while brokers run" in pages["broker"]
+    assert "accepted without effect" in pages["topic"]
+    assert "default <code>15m</code>; only for a stream" in pages["spark-source"]
+
+
+@needs_mkdocs
+def test_a_page_of_the_repository_is_a_page_of_the_site(site: Path) -> None:
+    home = (site / "index.html").read_text(encoding="utf-8")
+    assert 'href="design/"' in home
+    assert 'href="guide/"' in home
+    kips = (site / "kips" / "index.html").read_text(encoding="utf-8")
+    assert "<code>client/partitioner/sticky.py</code> <code>StickyPartitioner</code>" in kips
+    assert not (site / "plan").exists()
+
+
+@needs_mkdocs
 def test_the_reference_of_python_has_the_synchronous_methods(site: Path) -> None:
     """They are made by a decorator, so only an inspection finds them."""
     anchors = Links(site / "reference" / "api" / "index.html").anchors
@@ -99,13 +131,23 @@ def test_the_reference_of_python_has_the_synchronous_methods(site: Path) -> None
     } <= anchors
 
 
+@needs_browser
+def test_what_a_browser_shows_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(
+        '<html lang="en"><title>a</title><body><main><h1>a</h1><img src="a.png">'
+        '<p style="width: 1000px">wide</p><img alt="b" src="http://127.0.0.1:1/b.png"></main>'
+    )
+    faults = list(find_faults(tmp_path, AXE, CHROMIUM, only="", pictures=tmp_path))
+    assert any(each.startswith("home, phone, dark: ") and " px wider" in each for each in faults)
+    assert not any(each.startswith("home, desktop") and " px wider" in each for each in faults)
+    assert sum("image-alt (1 times)" in each for each in faults) == 4
+    assert "loaded from elsewhere: http://127.0.0.1:1/b.png" in faults
+    assert len(list(tmp_path.glob("home-*.png"))) == 4
+    assert list(find_faults(tmp_path, AXE, CHROMIUM, only="other", pictures=None)) == []
+
+
 @needs_mkdocs
-@pytest.mark.skipif(
-    shutil.which("chromium") is None or "AXE" not in os.environ or find_spec("playwright") is None,
-    reason="needs Chromium, playwright, and axe-core's axe.min.js, which AXE names",
-)
+@needs_browser
 @pytest.mark.timeout(3600)
 def test_a_browser_finds_no_fault(site: Path) -> None:
-    axe, chromium = Path(os.environ["AXE"]), shutil.which("chromium")
-    assert chromium is not None
-    assert list(find_faults(site, axe, chromium, only="", pictures=None)) == []
+    assert list(find_faults(site, AXE, CHROMIUM, only="", pictures=None)) == []
