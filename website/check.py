@@ -130,11 +130,15 @@ def main() -> int:
     arguments.add_argument("--pictures", type=Path)
     arguments.add_argument("--only", default="", help="pages: a regular expression")
     given = arguments.parse_args()
+    if not (given.site / "index.html").is_file():
+        sys.exit(f"{given.site} has no index.html: make docs builds it")
     faults = list(find_broken_links(given.site))
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
     axe = os.environ.get("AXE")
     if chromium is None or axe is None:
         print("not looked at in a browser: it needs Chromium, and AXE for axe-core's axe.min.js")
+    elif not Path(axe).is_file():
+        sys.exit(f"AXE={axe} is not a file: name axe-core's axe.min.js")
     else:
         faults += find_faults(given.site, Path(axe), chromium, given.only, given.pictures)
     print("\n".join(faults) or "no faults")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from trimtab.client.options import ADMIN, CONSUMER, PRODUCER
 from trimtab.config import BROKER, GROUP, TOPIC, OptionTable
 from trimtab.spark.options.names import SINK, SOURCE, SparkOption
-from website.check import Links, find_broken_links, find_faults
+from website.check import Links, find_broken_links, find_faults, main
 from website.pictures import FOLDER, PICTURES, draw
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,6 +122,33 @@ def test_a_page_of_the_repository_is_a_page_of_the_site(site: Path) -> None:
 
 
 @needs_mkdocs
+def test_a_column_without_a_name_has_no_head(site: Path) -> None:
+    pages = [page.read_text(encoding="utf-8") for page in site.rglob("index.html")]
+    heads = [head for page in pages for head in re.findall(r"<thead>.*?</thead>", page, re.S)]
+    assert heads
+    assert [head for head in heads if "<th" not in head.removeprefix("<thead>")] == []
+    assert [head for head in heads if re.search(r"<th[^>]*></th>", head)] == []
+
+
+@pytest.mark.parametrize(
+    ("files", "axe", "fault"),
+    [([], None, "no index.html: make docs builds it"), (["index.html"], "gone.js", "AXE=gone.js")],
+)
+def test_a_check_that_cannot_be_done_is_refused(
+    files: list[str], axe: str | None, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in files:
+        (tmp_path / each).write_text("")
+    monkeypatch.setenv("CHROMIUM", sys.executable)
+    monkeypatch.delenv("AXE", raising=False)
+    if axe is not None:
+        monkeypatch.setenv("AXE", axe)
+    monkeypatch.setattr(sys, "argv", ["check", "--site", str(tmp_path)])
+    with pytest.raises(SystemExit, match=fault):
+        main()
+
+
+@needs_mkdocs
 def test_the_reference_of_python_has_the_synchronous_methods(site: Path) -> None:
     """They are made by a decorator, so only an inspection finds them."""
     anchors = Links(site / "reference" / "api" / "index.html").anchors
@@ -134,13 +162,16 @@ def test_the_reference_of_python_has_the_synchronous_methods(site: Path) -> None
 @needs_browser
 def test_what_a_browser_shows_is_looked_at(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text(
-        '<html lang="en"><title>a</title><body><main><h1>a</h1><img src="a.png">'
+        '<html lang="en"><title>a</title><style>[data-md-color-scheme="slate"] h1 {color: #eee}'
+        '</style><body><main><h1>heading</h1><img src="a.png">'
         '<p style="width: 1000px">wide</p><img alt="b" src="http://127.0.0.1:1/b.png"></main>'
     )
     faults = list(find_faults(tmp_path, AXE, CHROMIUM, only="", pictures=tmp_path))
     assert any(each.startswith("home, phone, dark: ") and " px wider" in each for each in faults)
     assert not any(each.startswith("home, desktop") and " px wider" in each for each in faults)
     assert sum("image-alt (1 times)" in each for each in faults) == 4
+    pale = [each.partition(": ")[0] for each in faults if "color-contrast (1 times)" in each]
+    assert pale == ["home, desktop, dark", "home, phone, dark"]
     assert "loaded from elsewhere: http://127.0.0.1:1/b.png" in faults
     assert len(list(tmp_path.glob("home-*.png"))) == 4
     assert list(find_faults(tmp_path, AXE, CHROMIUM, only="other", pictures=None)) == []
