@@ -58,6 +58,7 @@ class Listener:
         turns: runs the handlers of the largest requests in steps.
         features: the features of the cluster now.
         unstable: by API key, versions above the stable ones that are served up to this one.
+        faults: those of the node.
 
     Attributes:
         capacity: connections that the process has file descriptors for; a lower limit than
@@ -74,6 +75,7 @@ class Listener:
         turns: Turns | None = None,
         features: Callable[[], Features] = lambda: NO_FEATURES,
         unstable: Mapping[int, int] | None = None,
+        faults: Faults | None = None,
     ) -> None:
         self.node_id = node_id
         self.config = config
@@ -82,7 +84,7 @@ class Listener:
             self.apis[key] = self.apis[key]._replace(max_version=version)
         self.handlers = {**handlers, API_VERSIONS: describe_api_versions(self.apis, features)}
         self.counts = ServerCounts()
-        self.faults = Faults()
+        self.faults = Faults() if faults is None else faults
         self.turns = Turns() if turns is None else turns
         self._long_queue: deque[Connection] = deque()
         self._serving_queued: Connection | None = None
@@ -161,6 +163,7 @@ class Listener:
         self.counts.accepted += 1
         self.counts.open += 1
         self.connections[connection] = None
+        self.faults.opened(connection)
         self._silent[connection] = now
         self._open_by_host[connection.peer_host] += 1
         limit = cast(int, self.config["max.connections.per.ip"])
@@ -242,6 +245,7 @@ class Listener:
         """Remove a lost connection."""
         self.counts.open -= 1
         self.connections.pop(connection, None)
+        self.faults.lost(connection)
         self._silent.pop(connection, None)
         self._open_by_host[connection.peer_host] -= 1
         if not self._open_by_host[connection.peer_host]:
