@@ -271,7 +271,7 @@ def three() -> Iterator[tuple[Cluster, Admin, Producer]]:
     and a producer that waits for two replicas."""
     with (
         Cluster(brokers=3, config=QUICK) as cluster,
-        Admin(cluster.bootstrap_servers) as admin,
+        Admin(cluster.bootstrap_servers, request_timeout_ms=1000) as admin,
         Producer(
             cluster.bootstrap_servers, acks="all", linger_ms=0, request_timeout_ms=1000
         ) as producer,
@@ -308,9 +308,9 @@ def test_a_broker_that_is_cut_off_is_replaced_and_catches_up(
     cluster.partition(0)
     for partition in range(3):
         assert producer.send("t", b"while", partition=partition).result().offset == 1
-    for partition in admin.describe_topics(["t"])["t"].partitions:
-        assert partition.leader != 0
-        assert set(partition.in_sync_replicas) == {1, 2}
+    for each in admin.describe_topics(["t"])["t"].partitions:
+        assert each.leader != 0
+        assert set(each.in_sync_replicas) == {1, 2}
     assert refuses_or_is_silent(addresses[0]) is TimeoutError
     assert cluster.addresses == addresses
     cluster.heal()
@@ -328,9 +328,9 @@ def test_two_brokers_that_are_cut_from_each_other_do_not_follow_each_other(
     for partition in range(3):
         producer.send("t", b"while", partition=partition).result()
     found = admin.describe_topics(["t"])["t"].partitions
-    for partition in found:
-        if partition.leader in (1, 2):
-            assert set(partition.in_sync_replicas) == {0, partition.leader}
+    for each in found:
+        if each.leader in (1, 2):
+            assert set(each.in_sync_replicas) == {0, each.leader}
     assert {each.leader for each in found} == {0, 1, 2}
     metadata(cluster.addresses[1])  # clients reach all
     cluster.heal()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from errno import ENOSPC
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -153,7 +154,8 @@ def test_nothing_is_written_to_a_full_disk(tmp_path: Path) -> None:
     file = files.open("log")
     file.append(b"before")
     disk.is_full = True
-    for write in (lambda: file.append(b"a"), lambda: files.write_file("small", b"a")):
+    writes = partial(file.append, b"a"), partial(files.write_file, "small", b"a")
+    for write in writes:
         with pytest.raises(StorageError) as refused:
             write()
         assert refused.value.errno == ENOSPC
