@@ -12,7 +12,7 @@ pytest loads it by itself in an environment that has trimtab (entry point `pytes
     kafka_group         the name of a group that nobody else uses
     kafka_records       reads the records of a topic
     assert_produces     asserts which records a block of code produces
-    kafka_faults        slow and dead brokers, until the end of the test
+    kafka_faults        slow, dead and separate brokers, and full disks, until the end of the test
     virtual_kafka       a cluster in virtual time, in `@pytest.mark.virtual_time` tests
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # every run of pytest imports this module: what fixtures need
     from trimtab.blocking.admin import Admin
     from trimtab.cluster import Cluster
     from trimtab.pytest.faults import Faults
-    from trimtab.pytest.reading import ReadRecords
+    from trimtab.pytest.reading import ReadRecords, TopicReader
     from trimtab.pytest.virtual import VirtualKafka
     from trimtab.records import Record
     from trimtab.sim.world import World
@@ -97,6 +97,15 @@ def _kafka_admin(kafka_cluster: Cluster) -> Iterator[Admin]:
         yield admin
 
 
+@pytest.fixture(scope="session")
+def _kafka_reader(kafka_cluster: Cluster) -> Iterator[TopicReader]:
+    from trimtab.pytest.reading import TopicReader
+
+    reader = TopicReader(kafka_cluster.bootstrap_servers)
+    yield reader
+    reader.close()
+
+
 # For one test
 
 
@@ -141,7 +150,8 @@ def kafka_group(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def kafka_faults(kafka_cluster: Cluster) -> Iterator[Faults]:
-    """Makes brokers slow, stops and kills them; all are up and quick again after the test."""
+    """Makes brokers slow, ends them, cuts them off and fills their disks; after the test all are
+    up, quick and together again."""
     from trimtab.pytest.faults import Faults
 
     faults = Faults(kafka_cluster)
@@ -150,19 +160,19 @@ def kafka_faults(kafka_cluster: Cluster) -> Iterator[Faults]:
 
 
 @pytest.fixture
-def kafka_records(kafka_cluster: Cluster) -> ReadRecords:
+def kafka_records(_kafka_reader: TopicReader) -> ReadRecords:
     """A function that returns the records of a topic: `kafka_records(topic)`.
 
     Its arguments and errors: `trimtab.pytest.reading.read_records`.
     """
     from trimtab.pytest.reading import read_records
 
-    return partial(read_records, kafka_cluster.bootstrap_servers)
+    return partial(read_records, _kafka_reader)
 
 
 @pytest.fixture
 def assert_produces(
-    kafka_cluster: Cluster,
+    _kafka_reader: TopicReader,
 ) -> Callable[..., AbstractContextManager[list[Record]]]:
     """A context manager that asserts which records its block produces:
 
@@ -173,7 +183,7 @@ def assert_produces(
     """
     from trimtab.pytest.reading import expect_records
 
-    return partial(expect_records, kafka_cluster.bootstrap_servers)
+    return partial(expect_records, _kafka_reader)
 
 
 # In virtual time
