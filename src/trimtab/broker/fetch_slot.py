@@ -42,6 +42,13 @@ _ZSTD_SINCE = 10
 _LEADERS_SINCE = 16
 
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+_UNEXPECTED = (
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+)
+"""Errors that count as failures; the others are part of ordinary operation, as in Kafka's
+`ReplicaManager.readFromLog`."""
 _ABOUT_LEADERS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 # Default values of most partition responses, shared: creating them is half the cost of a response.
@@ -392,6 +399,19 @@ class FetchSlot:
                 port=registration.port,
                 rack=registration.rack,
             )
+
+    def count(self, data: PartitionData) -> None:
+        """Count a response that is about to be sent."""
+        reader, partition = self._session.reader, self._partition
+        traffic = reader.replicas.traffic.others if partition is None else partition.traffic
+        traffic.fetches += 1
+        if data.records:
+            if reader.is_follower:
+                traffic.replication_bytes_out += len(data.records)
+            else:
+                traffic.bytes_out += len(data.records)
+        elif data.error_code in _UNEXPECTED:
+            traffic.failed_fetches += 1
 
     def answered(self, data: PartitionData) -> bool:
         """Keep the values of a response that is about to be sent.

@@ -100,7 +100,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--metrics-port",
         type=int,
         metavar="PORT",
-        help="the controller serves Prometheus metrics at /metrics on this port (default: none)",
+        help="serve Prometheus metrics at /metrics: the controller's on this port, those of broker "
+        "0, 1, … on the ports after it (default: none; see docs/metrics.md)",
     )
     _configure_members(verbs)
 
@@ -157,11 +158,13 @@ def run_cluster(arguments: argparse.Namespace) -> int:
     racks = choose_racks(arguments.brokers, arguments.racks)
     slow = read_delays(arguments.slow, arguments.brokers)
     config = read_config(arguments.config)
+    metrics = choose_metrics_ports(arguments.metrics_port, arguments.brokers)
     with ExitStack() as stack:
         ports = stack.enter_context(
             hold_ports(arguments.host, choose_ports(arguments.port, arguments.brokers))
         )
         (controller,) = stack.enter_context(hold_ports(_LOOPBACK, [0]))
+        metrics = stack.enter_context(hold_ports(arguments.host, metrics))
         data = stack.enter_context(open_data(arguments.data, arguments.brokers))
         programs = list_programs(
             arguments.host,
@@ -172,8 +175,13 @@ def run_cluster(arguments: argparse.Namespace) -> int:
             data,
             config,
             arguments.data is None,
-            arguments.metrics_port,
+            metrics,
         )
+        if metrics:
+            from trimtab.config.node import format_address
+
+            places = (f"http://{format_address(arguments.host, port)}/metrics" for port in metrics)
+            _say(f"metrics of the controller and the brokers: {', '.join(places)}")
         _supervise(programs, f"{data}/{_LOGS}", arguments.brokers)
     return 0
 
@@ -187,7 +195,7 @@ def list_programs(
     data: str,
     config: Sequence[str],
     temporary: bool,
-    metrics_port: int | None = None,
+    metrics_ports: Sequence[int] = (),
 ) -> list[Program]:
     """The processes of a cluster: the controller, then its brokers. The brokers are stopped after
     the controller, which would otherwise elect new leaders for each broker that ends."""
@@ -207,7 +215,8 @@ def list_programs(
                 *(*python, "controller", "--host", _LOOPBACK, "--port", str(controller_port)),
                 *("--data", f"{data}/controller"),
                 *("--log-file", f"{data}/{_LOGS}/controller.log"),
-                *(() if metrics_port is None else ("--metrics-port", str(metrics_port))),
+                *(("--metrics-host", host) if metrics_ports else ()),
+                *(("--metrics-port", str(metrics_ports[0])) if metrics_ports else ()),
                 *common,
             ],
         )
@@ -221,6 +230,7 @@ def list_programs(
             *("--log-file", f"{data}/{_LOGS}/{name}.log"),
             *(("--slow", f"{slow[broker]:g}") if broker in slow else ()),
             *(("--rack", racks[broker]) if racks else ()),
+            *(("--metrics-port", str(metrics_ports[broker + 1])) if metrics_ports else ()),
             *common,
         ]
         programs.append(Program(name, words, rank=1))
@@ -375,16 +385,31 @@ def refuse_lost_controller(data: str) -> None:
         )
 
 
-def choose_ports(first: int, brokers: int) -> list[int]:
-    """Consecutive ports from `first`; 0 for each broker if `first` is 0.
+def choose_ports(first: int, count: int, option: str = "--port") -> list[int]:
+    """Consecutive ports from `first`; only zeros if `first` is 0.
 
     Raises:
         UsageError: a port would be outside 0 to 65535.
     """
-    ports = [first + broker if first else 0 for broker in range(brokers)]
+    ports = [first + number if first else 0 for number in range(count)]
     if first < 0 or ports[-1] > 65535:
-        raise UsageError(f"--port {first}: {brokers} ports from {first} on exceed 0 to 65535")
+        raise UsageError(f"{option} {first}: {count} ports from {first} on exceed 0 to 65535")
     return ports
+
+
+def choose_metrics_ports(first: int | None, brokers: int) -> list[int]:
+    """The ports for the metrics of the controller and each broker; empty for no metrics.
+
+    Raises:
+        UsageError: a port would be outside 0 to 65535, or prometheus_client is missing.
+    """
+    if first is None:
+        return []
+    from importlib.util import find_spec
+
+    if find_spec("prometheus_client") is None:
+        raise UsageError("--metrics-port needs prometheus_client: pip install prometheus_client")
+    return choose_ports(first, brokers + 1, "--metrics-port")
 
 
 def read_config(words: Sequence[str]) -> list[str]:

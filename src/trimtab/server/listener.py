@@ -18,6 +18,7 @@ from trimtab.server.api_versions import (
 from trimtab.server.connection import Connection
 from trimtab.server.faults import Faults
 from trimtab.server.request import Handler
+from trimtab.server.request_metrics import RequestMetrics
 from trimtab.server.turns import Turns
 from trimtab.wire.messages import APIS
 
@@ -65,6 +66,7 @@ class Listener:
             `max.connections` wins.
         serving: the connection whose request is being handled, while a handler runs.
         faults: faults injected on purpose.
+        requests: the requests of connections from now on, if they are to be measured.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Listener:
             self.apis[key] = self.apis[key]._replace(max_version=version)
         self.handlers = {**handlers, API_VERSIONS: describe_api_versions(self.apis, features)}
         self.counts = ServerCounts()
+        self.requests: RequestMetrics | None = None
         self.faults = Faults() if faults is None else faults
         self.turns = Turns() if turns is None else turns
         self._long_queue: deque[Connection] = deque()
@@ -100,6 +103,14 @@ class Listener:
         self.serving: Connection | None = None
         self._server: asyncio.AbstractServer | None = None
         self._closed: asyncio.Future[None] | None = None
+
+    def measure(self, clock: Callable[[], float]) -> None:
+        """Count the requests of new connections and their times.
+
+        Args:
+            clock: seconds that never go back.
+        """
+        self.requests = RequestMetrics(self.apis, clock)
 
     async def bind(self, host: str, port: int) -> int:
         """Bind the address, without serving yet; returns the port, as `port` may be 0.

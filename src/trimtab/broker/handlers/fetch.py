@@ -219,6 +219,7 @@ class _Fetch:
         partitions: list[PartitionData] = []
         topic: str | bytes | None = None
         for slot, data in reading.answers + reading.unknown:
+            slot.count(data)
             if session.is_kept:
                 session.answered(slot, data)
             if slot.topic != topic:
