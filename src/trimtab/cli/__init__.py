@@ -30,6 +30,7 @@ COMMANDS = {
     "configs": ("trimtab.cli.configs", "show and change options of topics and brokers"),
     "features": ("trimtab.cli.features", "show and change levels of features (KIP-584)"),
     "log-dirs": ("trimtab.cli.log_dirs", "show the replicas in brokers' log directories"),
+    "dump-log": ("trimtab.cli.dump_log", "print and check the files of a log: segments, indexes"),
     "produce": ("trimtab.cli.produce", "send each line of standard input as a record"),
     "consume": ("trimtab.cli.consume", "print the records of topics, also as a member of a group"),
     "groups": (
