@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from errno import ENOSPC
 
 from trimtab.cli.parser import MISSPELT, Parser, suggest
 from trimtab.errors import KafkaError
@@ -84,13 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     name = _choose_command(words)
     module = importlib.import_module(COMMANDS[name][0])
-    parser = Parser(
-        prog=f"trimtab {name}",
-        description=module.__doc__,
-        epilog=f"examples:\n{module.EXAMPLES}",
-    )
-    module.configure(parser)
-    arguments = parser.parse_args(words[1:])
+    arguments = make_parser(name).parse_args(words[1:])
     try:
         code = module.run(arguments)
         sys.stdout.flush()
@@ -100,11 +95,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The process that reads our output has ended, as `head` does. Python flushes stdout again
-        # at exit; that must not fail too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The process that reads our output has ended, as `head` does.
+        _drop_output()
+        return FAILED
+    except OSError as error:
+        if error.errno != ENOSPC or error.filename is not None:
+            raise
+        _drop_output()
+        print(f"trimtab {name}: cannot write the output: {error.strerror}", file=sys.stderr)
         return FAILED
     return int(code)
+
+
+def make_parser(name: str) -> Parser:
+    """The parser of a command."""
+    module = importlib.import_module(COMMANDS[name][0])
+    parser = Parser(
+        prog=f"trimtab {name}",
+        description=module.__doc__,
+        epilog=f"examples:\n{module.EXAMPLES}",
+    )
+    module.configure(parser)
+    return parser
+
+
+def _drop_output() -> None:
+    """Python flushes stdout again at exit; that must not fail too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _describe_version() -> str:

@@ -124,6 +124,7 @@ def dump(path: str, arguments: argparse.Namespace, findings: Findings) -> None:
     """Print one file, and what is wrong with it."""
     from trimtab.cli.dump_log.batches import dump_batches
     from trimtab.cli.dump_log.indexes import dump_index, dump_time_index
+    from trimtab.cli.dump_log.log_file import LogFile
     from trimtab.cli.dump_log.producers import dump_aborted, dump_producers
     from trimtab.errors import CorruptData
 
@@ -143,10 +144,8 @@ def dump(path: str, arguments: argparse.Namespace, findings: Findings) -> None:
         findings.report(path, 0, f"the file's name must begin with an offset, not {stem!r}")
         return
     try:
-        with open(path, "rb") as file:
+        with LogFile(path) as file:
             findings.begin(path)
             kinds[suffix](file, arguments, findings)
-    except OSError as error:
-        findings.report(path, 0, f"cannot be read: {error.strerror}")
     except CorruptData as error:
         findings.report(path, 0, str(error))

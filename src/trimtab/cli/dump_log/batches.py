@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Iterator, Mapping
+from os.path import basename
 from struct import Struct
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from trimtab.cli.dump_log.decoders import DECODERS, escape, write_json
 from trimtab.cli.dump_log.findings import Findings
+from trimtab.cli.dump_log.log_file import LogFile
 from trimtab.cli.dump_log.message_json import show_message
 from trimtab.errors import CorruptData
 from trimtab.metadata.batches import find_snapshot_id
@@ -59,7 +60,7 @@ class Batch(NamedTuple):
     problem: str
 
 
-def read_batches(file: BinaryIO, end: int | None, report: Report) -> Iterator[Batch]:
+def read_batches(file: LogFile, end: int | None, report: Report) -> Iterator[Batch]:
     """The batches of a file, one after the other; a large one is read as a whole.
 
     A batch of another version, or with an impossible header, is reported and left out. The file is
@@ -68,12 +69,12 @@ def read_batches(file: BinaryIO, end: int | None, report: Report) -> Iterator[Ba
     Args:
         end: batches that end after this position are left out; None for the end of the file.
     """
-    size = os.fstat(file.fileno()).st_size
+    size = file.size
     position, chunk, start = 0, memoryview(b""), 0
     while position < size:
         at = position - start
         if len(chunk) - at < min(HEADER_BYTES, size - position):
-            chunk, start, at = _read(file, position, _CHUNK), position, 0
+            chunk, start, at = memoryview(file.read(position, _CHUNK)), position, 0
         if len(chunk) - at < _BEFORE_LENGTH_ENDS:
             report(position, f"{size - position} bytes at the end of the file are no batch")
             return
@@ -92,17 +93,13 @@ def read_batches(file: BinaryIO, end: int | None, report: Report) -> Iterator[Ba
         if end is not None and position + whole > end:
             return
         if len(chunk) - at < whole:
-            chunk, start, at = _read(file, position, max(whole, _CHUNK)), position, 0
+            chunk = memoryview(file.read(position, max(whole, _CHUNK)))
+            start, at = position, 0
         data = chunk[at : at + whole]
         found = _open(position, data, report)
         if found is not None:
             yield found
         position += whole
-
-
-def _read(file: BinaryIO, position: int, size: int) -> memoryview:
-    file.seek(position)
-    return memoryview(file.read(size))
 
 
 def _open(position: int, data: memoryview, report: Report) -> Batch | None:
@@ -131,10 +128,10 @@ def _without_place(error: CorruptData) -> str:
     return f"the batch {str(error).removeprefix('batch at byte 0 ')}"
 
 
-def dump_batches(file: BinaryIO, arguments: argparse.Namespace, findings: Findings) -> None:
+def dump_batches(file: LogFile, arguments: argparse.Namespace, findings: Findings) -> None:
     """Print the batches of a .log or .checkpoint file; with --deep-iteration their records, too."""
-    path = file.name
-    first = _say_start(path, findings)
+    path = file.path
+    first = _say_start(file, findings)
 
     def report(position: int, what: str) -> None:
         findings.report(path, position, what)
@@ -326,15 +323,14 @@ def show_control(record: Record, batch: Batch) -> tuple[dict[str, object], str]:
     return {"type": kind, "data": shown}, text
 
 
-def _say_start(path: str, findings: Findings) -> int:
-    name = os.path.basename(path)
-    snapshot = find_snapshot_id(name)
-    if snapshot is not None:
-        findings.say(f"Snapshot end offset: {snapshot.end_offset}, epoch: {snapshot.epoch}")
-        return 0
-    first = int(name.partition(".")[0].partition("-")[0])
-    findings.say(f"Log starting offset: {first}")
-    return first
+def _say_start(file: LogFile, findings: Findings) -> int:
+    """Print where the file begins; returns the least offset that it may have."""
+    snapshot = find_snapshot_id(basename(file.path))
+    if snapshot is None:
+        findings.say(f"Log starting offset: {file.base_offset}")
+        return file.base_offset
+    findings.say(f"Snapshot end offset: {snapshot.end_offset}, epoch: {snapshot.epoch}")
+    return 0
 
 
 class _Order:

@@ -6,9 +6,10 @@ import argparse
 import os
 from collections.abc import Iterator
 from struct import Struct
-from typing import BinaryIO, Final
+from typing import Final
 
 from trimtab.cli.dump_log.findings import Findings
+from trimtab.cli.dump_log.log_file import LogFile
 from trimtab.errors import CorruptData
 from trimtab.wire.batch_cy import HEADER_BYTES, BatchHeader, read_header
 
@@ -20,9 +21,9 @@ _PIECE: Final = 1 << 16
 class Segment:
     """The headers of a .log file, read where an index points to."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: LogFile) -> None:
         self._file = file
-        self.size = os.fstat(file.fileno()).st_size
+        self.size = file.size
         self._start = 0
         self._piece = b""
 
@@ -34,8 +35,7 @@ class Segment:
         """
         at = position - self._start
         if not 0 <= at <= len(self._piece) - HEADER_BYTES:
-            self._file.seek(position)
-            self._piece = self._file.read(_PIECE)
+            self._piece = self._file.read(position, _PIECE)
             self._start, at = position, 0
         header = read_header(memoryview(self._piece)[at:])
         if position + header.size > self.size:
@@ -61,10 +61,10 @@ class Index:
         entries: each entry's position in the file, and its two numbers.
     """
 
-    def __init__(self, file: BinaryIO, form: Struct, findings: Findings) -> None:
-        self.path: str = file.name
+    def __init__(self, file: LogFile, form: Struct, findings: Findings) -> None:
+        self.path = file.path
         self.log_path = f"{os.path.splitext(self.path)[0]}.log"
-        self.base = int(os.path.basename(self.path).partition(".")[0])
+        self.base = file.base_offset
         self._findings = findings
         content = file.read()
         whole = len(content) - len(content) % form.size
@@ -87,18 +87,16 @@ class Index:
             kept -= 1
         del self.entries[kept:]
 
-    def open_log(self) -> BinaryIO:
+    def open_log(self) -> LogFile:
         """The segment's file.
 
         Raises:
             CorruptData: it cannot be read.
         """
         try:
-            return open(self.log_path, "rb")
-        except OSError as error:
-            raise CorruptData(
-                f"its segment {self.log_path} cannot be read: {error.strerror}"
-            ) from error
+            return LogFile(self.log_path)
+        except CorruptData as error:
+            raise CorruptData(f"its segment {self.log_path} {error}") from error
 
     def check_sanity(self) -> None:
         """What a broker checks when it starts: the last entry is not before the first."""
@@ -116,7 +114,7 @@ class Index:
             self.report(entry[0], f"the entry {entry[1:]} follows {before}, but entries rise")
 
 
-def dump_index(file: BinaryIO, arguments: argparse.Namespace, findings: Findings) -> None:
+def dump_index(file: LogFile, arguments: argparse.Namespace, findings: Findings) -> None:
     """Print a .index file: of some batches their last offset and their position."""
     index = Index(file, _OFFSET_ENTRY, findings)
     with index.open_log() as log:
@@ -156,7 +154,7 @@ def _compare(segment: Segment, offset: int, position: int) -> str:
     return ""
 
 
-def dump_time_index(file: BinaryIO, arguments: argparse.Namespace, findings: Findings) -> None:
+def dump_time_index(file: LogFile, arguments: argparse.Namespace, findings: Findings) -> None:
     """Print a .timeindex file: rising largest timestamps, and the last offsets of their batches."""
     index = Index(file, _TIME_ENTRY, findings)
     with index.open_log() as log:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import os
 from bisect import bisect_left
-from typing import BinaryIO
 
 from trimtab.cli.dump_log.batches import write_optional
 from trimtab.cli.dump_log.findings import Findings
+from trimtab.cli.dump_log.log_file import LogFile
 from trimtab.errors import CorruptData
 from trimtab.storage.producer_state import decode_snapshot
 from trimtab.storage.transaction_index import ABORTED_BYTES, decode_aborted
 
 
-def dump_aborted(file: BinaryIO, arguments: argparse.Namespace, findings: Findings) -> None:
+def dump_aborted(file: LogFile, arguments: argparse.Namespace, findings: Findings) -> None:
     """Print a .txnindex file."""
     content = file.read()
-    base_offset = int(os.path.basename(file.name).partition(".")[0])
+    base_offset = file.base_offset
 
     def is_damaged(entries: int) -> bool:
         try:
@@ -47,10 +46,10 @@ def dump_aborted(file: BinaryIO, arguments: argparse.Namespace, findings: Findin
         try:
             decode_aborted(content[: position + ABORTED_BYTES], base_offset)
         except CorruptData as error:
-            findings.report(file.name, position, str(error))
+            findings.report(file.path, position, str(error))
 
 
-def dump_producers(file: BinaryIO, arguments: argparse.Namespace, findings: Findings) -> None:
+def dump_producers(file: LogFile, arguments: argparse.Namespace, findings: Findings) -> None:
     """Print a .snapshot file.
 
     Raises:
