@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from errno import ENOSPC
 
 from trimtab.cli.parser import MISSPELT, Parser, suggest
+from trimtab.cli.style import say_error
 from trimtab.errors import KafkaError
 
 COMMANDS = {
@@ -54,6 +55,10 @@ COMMANDS = {
     ),
     "limits": ("trimtab.cli.limits", "show replica counts and partition limits (KIP-578)"),
     "shims": ("trimtab.cli.shims", "write scripts such as kafka-topics.sh that run trimtab"),
+    "completion": (
+        "trimtab.cli.completion",
+        "print a script that completes commands in bash, zsh or fish",
+    ),
     "producer-perf": (
         "trimtab.cli.producer_perf",
         "measure a producer's throughput and latency",
@@ -90,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = module.run(arguments)
         sys.stdout.flush()
     except KafkaError as error:
-        print(f"trimtab {name}: {error}", file=sys.stderr)
+        say_error(f"trimtab {name}: {error}")
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -102,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno != ENOSPC or error.filename is not None:
             raise
         _drop_output()
-        print(f"trimtab {name}: cannot write the output: {error.strerror}", file=sys.stderr)
+        say_error(f"trimtab {name}: cannot write the output: {error.strerror}")
         return FAILED
     return int(code)
 

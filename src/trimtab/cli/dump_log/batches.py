@@ -12,6 +12,7 @@ from trimtab.cli.dump_log.decoders import DECODERS, escape, write_json
 from trimtab.cli.dump_log.findings import Findings
 from trimtab.cli.dump_log.log_file import LogFile
 from trimtab.cli.dump_log.message_json import show_message
+from trimtab.cli.table import show_count
 from trimtab.errors import CorruptData
 from trimtab.metadata.batches import find_snapshot_id
 from trimtab.records import Record, TimestampType
@@ -76,7 +77,9 @@ def read_batches(file: LogFile, end: int | None, report: Report) -> Iterator[Bat
         if len(chunk) - at < min(HEADER_BYTES, size - position):
             chunk, start, at = memoryview(file.read(position, _CHUNK)), position, 0
         if len(chunk) - at < _BEFORE_LENGTH_ENDS:
-            report(position, f"{size - position} bytes at the end of the file are no batch")
+            report(
+                position, f"{show_count(size - position, 'byte')} at the end of the file: no batch"
+            )
             return
         length = _LENGTH.unpack_from(chunk, at)[0]
         whole = _BEFORE_LENGTH_ENDS + length

@@ -6,6 +6,8 @@ import json
 import sys
 from collections.abc import Mapping
 
+from trimtab.cli.style import say_error, say_warning
+
 
 class Findings:
     """What was found in the files so far.
@@ -49,9 +51,9 @@ class Findings:
                 json.dumps({"file": path, "kind": "problem", "position": position, "problem": what})
             )
         sys.stdout.flush()
-        print(f"{path}, position {position}: {what}", file=sys.stderr)
+        say_error(f"{path}, position {position}: {what}")
 
     def note(self, path: str, what: str) -> None:
         """Something that a reader should know, although it need not be wrong."""
         sys.stdout.flush()
-        print(f"{path}: {what}", file=sys.stderr)
+        say_warning(f"{path}: {what}")

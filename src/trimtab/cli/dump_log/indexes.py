@@ -10,6 +10,7 @@ from typing import Final
 
 from trimtab.cli.dump_log.findings import Findings
 from trimtab.cli.dump_log.log_file import LogFile
+from trimtab.cli.table import show_count
 from trimtab.errors import CorruptData
 from trimtab.wire.batch_cy import HEADER_BYTES, BatchHeader, read_header
 
@@ -69,7 +70,10 @@ class Index:
         content = file.read()
         whole = len(content) - len(content) % form.size
         if whole != len(content):
-            self.report(whole, f"{len(content) - whole} bytes are no entry of {form.size}")
+            self.report(
+                whole,
+                f"{show_count(len(content) - whole, 'byte')} at the end: entries have {form.size}",
+            )
         self.entries = [
             (number * form.size, first, second)
             for number, (first, second) in enumerate(form.iter_unpack(content[:whole]))

@@ -78,7 +78,7 @@ DAMAGES: list[tuple[str, str, Damage]] = [
     (".index", "is outside the segment of", lambda path: set_entry(path, 2, ">i", 2**30, skip=4)),
     (".index", "is outside the segment of", lambda path: set_entry(path, 2, ">i", -5, skip=4)),
     (".index", "but entries rise", lambda path: _swap(path)),
-    (".index", "3 bytes are no entry of 8", lambda path: _add(path, b"\1\2\3")),
+    (".index", "3 bytes at the end: entries have 8", lambda path: _add(path, b"\1\2\3")),
     (".timeindex", "no batch ends with offset", lambda path: set_entry(path, 1, ">i", 54, skip=8)),
     (".timeindex", "has the largest timestamp", lambda path: set_entry(path, 1, ">q", 1_000_999)),
     (

@@ -31,6 +31,4 @@ def test_a_full_output_is_not_mistaken_for_an_unreadable_file(segment: Path) -> 
             words, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env={**os.environ}
         )
     assert done.returncode == 1
-    assert done.stderr == (
-        "trimtab dump-log: cannot write the output: No space left on device\n"
-    )
+    assert done.stderr == ("trimtab dump-log: cannot write the output: No space left on device\n")
