@@ -24,6 +24,7 @@ from trimtab.cli.options import (
     add_list_option,
     read_pairs,
 )
+from trimtab.cli.table import show_count
 from trimtab.errors import Unavailable, UsageError
 
 TYPE_CHECKING = False  # the same as typing's; importing typing would delay the processes' start
@@ -38,6 +39,7 @@ EXAMPLES = """\
   trimtab cluster up --brokers 3 --slow 0=20 --config num.partitions=6
                                  broker 0 answers every produce request 20 ms late, and one at
                                  a time for each connection, as in the tests of KIP-794
+  trimtab cluster info
   trimtab cluster cluster-id --bootstrap-server localhost:9092
   trimtab cluster list-endpoints --include-fenced-brokers
   trimtab cluster unregister --id 2
@@ -107,7 +109,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _configure_members(verbs: argparse._SubParsersAction[Any]) -> None:
-    """The verbs of kafka-cluster."""
+    """The verbs of kafka-cluster, and `info`."""
+    info = verbs.add_parser(
+        "info",
+        help="show a cluster at a glance: brokers, topics, what is out of sync, sizes",
+        description="Show a cluster at a glance: its id and features, its brokers with their "
+        "racks, sizes and\nversions, its topics, and how many partitions lack replicas in sync.",
+    )
     shown = verbs.add_parser(
         "cluster-id",
         help="print the id of a cluster",
@@ -130,7 +138,7 @@ def _configure_members(verbs: argparse._SubParsersAction[Any]) -> None:
         "options of kafka-cluster.\nA broker of trimtab's that runs registers again.",
     )
     removed.add_argument("--id", "-i", type=int, required=True, metavar="N", help="the broker's id")
-    for parser in (shown, listed, removed):
+    for parser in (info, shown, listed, removed):
         parser.add_argument("--json", action="store_true", help="print JSON objects, one a line")
         parser.add_argument(
             "--bootstrap-controller",
@@ -144,9 +152,10 @@ def _configure_members(verbs: argparse._SubParsersAction[Any]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.verb == "up":
         return run_cluster(arguments)
-    from trimtab.cli import membership
+    from trimtab.cli import cluster_info, membership
 
     actions = {
+        "info": cluster_info.print_info,
         "cluster-id": membership.print_id,
         "list-endpoints": membership.list_endpoints,
         "unregister": membership.unregister,
@@ -363,8 +372,9 @@ def refuse_missing_brokers(data: str, brokers: int) -> None:
     ]
     if known and max(known) >= brokers:
         raise UsageError(
-            f"--brokers {brokers}: {data} holds the data of {max(known) + 1} brokers; start that "
-            "many, or choose another data directory"
+            f"--brokers {brokers}: {data} holds the data of "
+            f"{show_count(max(known) + 1, 'broker')}; start that many, or choose another "
+            "data directory"
         )
 
 
@@ -393,7 +403,9 @@ def choose_ports(first: int, count: int, option: str = "--port") -> list[int]:
     """
     ports = [first + number if first else 0 for number in range(count)]
     if first < 0 or ports[-1] > 65535:
-        raise UsageError(f"{option} {first}: {count} ports from {first} on exceed 0 to 65535")
+        raise UsageError(
+            f"{option} {first}: {show_count(count, 'port')} from {first} on exceed 0 to 65535"
+        )
     return ports
 
 
@@ -447,7 +459,8 @@ def choose_racks(brokers: int, text: str | None) -> list[str] | None:
     racks = text.split(",")
     if len(racks) != brokers:
         raise UsageError(
-            f"--racks {text}: {len(racks)} racks for {brokers} brokers; name one for each broker"
+            f"--racks {text}: {show_count(len(racks), 'rack')} for "
+            f"{show_count(brokers, 'broker')}; name one for each broker"
         )
     return racks
 

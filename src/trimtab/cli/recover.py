@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from trimtab.cli.options import add_list_option, read_pairs
+from trimtab.cli.table import show_count
 from trimtab.config.node import CONTROLLER_ID
 from trimtab.controller.journal import DIRECTORY, Journal
 from trimtab.controller.recovery import Recovered, RecoveredPartition, recover, write_journal
@@ -173,7 +174,7 @@ def read_old(controller: str) -> OldJournal:
 def describe(found: Recovered, old: OldJournal) -> Iterator[str]:
     """Lines for people: each topic, partitions whose replicas differ, and what is lost."""
     for name, topic in found.image.topics.items():
-        yield f"topic {name}: {len(topic.partitions)} partitions"
+        yield f"topic {name}: {show_count(len(topic.partitions), 'partition')}"
     behind = [line for each in found.partitions if (line := _describe_lag(each))]
     yield from behind[:_SHOWN]
     if len(behind) > _SHOWN:

@@ -174,7 +174,7 @@ def test_records_that_fail_are_counted_and_the_command_fails(run: Run) -> None:
     run("topics", "--create", "--topic", "narrow", "--config", "max.message.bytes=100")
     code, _, error = run("produce", "--topic", "narrow", stdin="x" * 500 + "\n")
     assert code == 1
-    assert error.startswith("1 of 1 records failed; the first: ")
+    assert error.startswith("1 of 1 record failed; the first: ")
     assert "MESSAGE_TOO_LARGE" in error
 
 
