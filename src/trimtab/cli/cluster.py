@@ -38,6 +38,8 @@ EXAMPLES = """\
   trimtab cluster up --brokers 3 --slow 0=20 --config num.partitions=6
                                  broker 0 answers every produce request 20 ms late, and one at
                                  a time for each connection, as in the tests of KIP-794
+  trimtab cluster up --host 0.0.0.0 --advertised-host localhost
+                                 in a container whose port 9092 is published
   trimtab cluster cluster-id --bootstrap-server localhost:9092
   trimtab cluster list-endpoints --include-fenced-brokers
   trimtab cluster unregister --id 2
@@ -70,6 +72,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--host",
         default=_LOOPBACK,
         help=f"the address that brokers listen on and advertise (default: {_LOOPBACK})",
+    )
+    up.add_argument(
+        "--advertised-host",
+        metavar="HOST",
+        help="the name or address under which clients, and the brokers among themselves, connect "
+        "to the brokers, if it is not --host (default: --host; this machine's name if that is "
+        "0.0.0.0 or ::)",
     )
     up.add_argument(
         "--port",
@@ -157,6 +166,7 @@ def run_cluster(arguments: argparse.Namespace) -> int:
     racks = choose_racks(arguments.brokers, arguments.racks)
     slow = read_delays(arguments.slow, arguments.brokers)
     config = read_config(arguments.config)
+    refuse_unreachable(arguments.advertised_host)
     with ExitStack() as stack:
         ports = stack.enter_context(
             hold_ports(arguments.host, choose_ports(arguments.port, arguments.brokers))
@@ -173,6 +183,7 @@ def run_cluster(arguments: argparse.Namespace) -> int:
             config,
             arguments.data is None,
             arguments.metrics_port,
+            arguments.advertised_host,
         )
         _supervise(programs, f"{data}/{_LOGS}", arguments.brokers)
     return 0
@@ -188,9 +199,11 @@ def list_programs(
     config: Sequence[str],
     temporary: bool,
     metrics_port: int | None = None,
+    advertised_host: str | None = None,
 ) -> list[Program]:
     """The processes of a cluster: the controller, then its brokers. The brokers are stopped after
     the controller, which would otherwise elect new leaders for each broker that ends."""
+    from trimtab.config.node import format_address
     from trimtab.runtime.supervisor import Program
 
     # Import from the working directory only if this process does.
@@ -221,6 +234,14 @@ def list_programs(
             *("--log-file", f"{data}/{_LOGS}/{name}.log"),
             *(("--slow", f"{slow[broker]:g}") if broker in slow else ()),
             *(("--rack", racks[broker]) if racks else ()),
+            *(
+                (
+                    "--config",
+                    f"advertised.listeners=PLAINTEXT://{format_address(advertised_host, port)}",
+                )
+                if advertised_host is not None
+                else ()
+            ),
             *common,
         ]
         programs.append(Program(name, words, rank=1))
@@ -385,6 +406,28 @@ def choose_ports(first: int, brokers: int) -> list[int]:
     if first < 0 or ports[-1] > 65535:
         raise UsageError(f"--port {first}: {brokers} ports from {first} on exceed 0 to 65535")
     return ports
+
+
+def refuse_unreachable(advertised_host: str | None) -> None:
+    """
+    Raises:
+        UsageError: no client can connect to this host, or it is not a host.
+    """
+    if advertised_host is None:
+        return
+    if advertised_host in ("", "0.0.0.0", "::"):
+        raise UsageError(
+            f"--advertised-host {advertised_host!r}: clients cannot connect to this host; name one "
+            "that they can reach, such as localhost"
+        )
+    if ":" in advertised_host:
+        try:
+            socket.inet_pton(socket.AF_INET6, advertised_host)
+        except OSError:
+            raise UsageError(
+                f"--advertised-host {advertised_host}: write a host without a port, which is the "
+                "one of --port"
+            ) from None
 
 
 def read_config(words: Sequence[str]) -> list[str]:
