@@ -97,7 +97,7 @@ clean:
 	    --disable-pip-version-check --progress-bar off --no-compile --requirement requirements.lock
 	@touch $@
 
-.venv/installed: .venv/required pyproject.toml
+.venv/installed: .venv/required pyproject.toml setup.py
 	@TRIMTAB_PURE=1 .ci/step '[3/4] trimtab itself, from src/' $(BIN)/python -m pip install \
 	    --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
