@@ -40,6 +40,8 @@ EXAMPLES = """\
                                  broker 0 answers every produce request 20 ms late, and one at
                                  a time for each connection, as in the tests of KIP-794
   trimtab cluster info
+  trimtab cluster up --host 0.0.0.0 --advertised-host localhost
+                                 in a container whose port 9092 is published
   trimtab cluster cluster-id --bootstrap-server localhost:9092
   trimtab cluster list-endpoints --include-fenced-brokers
   trimtab cluster unregister --id 2
@@ -72,6 +74,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--host",
         default=_LOOPBACK,
         help=f"the address that brokers listen on and advertise (default: {_LOOPBACK})",
+    )
+    up.add_argument(
+        "--advertised-host",
+        metavar="HOST",
+        help="the name or address under which clients, and the brokers among themselves, connect "
+        "to the brokers, if it is not --host (default: --host; this machine's name if that is "
+        "0.0.0.0 or ::)",
     )
     up.add_argument(
         "--port",
@@ -168,6 +177,7 @@ def run_cluster(arguments: argparse.Namespace) -> int:
     slow = read_delays(arguments.slow, arguments.brokers)
     config = read_config(arguments.config)
     metrics = choose_metrics_ports(arguments.metrics_port, arguments.brokers)
+    refuse_unreachable(arguments.advertised_host)
     with ExitStack() as stack:
         ports = stack.enter_context(
             hold_ports(arguments.host, choose_ports(arguments.port, arguments.brokers))
@@ -185,6 +195,7 @@ def run_cluster(arguments: argparse.Namespace) -> int:
             config,
             arguments.data is None,
             metrics,
+            arguments.advertised_host,
         )
         if metrics:
             from trimtab.config.node import format_address
@@ -205,9 +216,11 @@ def list_programs(
     config: Sequence[str],
     temporary: bool,
     metrics_ports: Sequence[int] = (),
+    advertised_host: str | None = None,
 ) -> list[Program]:
     """The processes of a cluster: the controller, then its brokers. The brokers are stopped after
     the controller, which would otherwise elect new leaders for each broker that ends."""
+    from trimtab.config.node import format_address
     from trimtab.runtime.supervisor import Program
 
     # Import from the working directory only if this process does.
@@ -240,6 +253,14 @@ def list_programs(
             *(("--slow", f"{slow[broker]:g}") if broker in slow else ()),
             *(("--rack", racks[broker]) if racks else ()),
             *(("--metrics-port", str(metrics_ports[broker + 1])) if metrics_ports else ()),
+            *(
+                (
+                    "--config",
+                    f"advertised.listeners=PLAINTEXT://{format_address(advertised_host, port)}",
+                )
+                if advertised_host is not None
+                else ()
+            ),
             *common,
         ]
         programs.append(Program(name, words, rank=1))
@@ -422,6 +443,28 @@ def choose_metrics_ports(first: int | None, brokers: int) -> list[int]:
     if find_spec("prometheus_client") is None:
         raise UsageError("--metrics-port needs prometheus_client: pip install prometheus_client")
     return choose_ports(first, brokers + 1, "--metrics-port")
+
+
+def refuse_unreachable(advertised_host: str | None) -> None:
+    """
+    Raises:
+        UsageError: no client can connect to this host, or it is not a host.
+    """
+    if advertised_host is None:
+        return
+    if advertised_host in ("", "0.0.0.0", "::"):
+        raise UsageError(
+            f"--advertised-host {advertised_host!r}: clients cannot connect to this host; name one "
+            "that they can reach, such as localhost"
+        )
+    if ":" in advertised_host:
+        try:
+            socket.inet_pton(socket.AF_INET6, advertised_host)
+        except OSError:
+            raise UsageError(
+                f"--advertised-host {advertised_host}: write a host without a port, which is the "
+                "one of --port"
+            ) from None
 
 
 def read_config(words: Sequence[str]) -> list[str]:

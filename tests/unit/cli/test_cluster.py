@@ -16,6 +16,7 @@ from trimtab.cli.cluster import (
     read_config,
     read_delays,
     refuse_missing_brokers,
+    refuse_unreachable,
 )
 from trimtab.config.node import EMBEDDED
 from trimtab.errors import Unavailable, UsageError
@@ -60,6 +61,24 @@ def test_every_node_gets_its_own_words() -> None:
         *("--slow", "20", "--rack", "b", *common),
     ]
     assert "--slow" not in brokers[0].command
+
+
+def test_brokers_advertise_the_given_host_with_their_own_ports() -> None:
+    for host, written in (("localhost", "localhost"), ("fd00::1", "[fd00::1]")):
+        refuse_unreachable(host)
+        controller, *brokers = list_programs(
+            *("0.0.0.0", 9000, [1, 2], None, {}, "/d", []), temporary=True, advertised_host=host
+        )
+        assert "--config" not in controller.command
+        for port, broker in enumerate(brokers, 1):
+            place = broker.command.index("--config")
+            assert broker.command[place + 1] == f"advertised.listeners=PLAINTEXT://{written}:{port}"
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "localhost:9092", "[::1]"])
+def test_a_host_that_clients_cannot_connect_to_is_not_advertised(host: str) -> None:
+    with pytest.raises(UsageError, match=r"--advertised-host .*host"):
+        refuse_unreachable(host)
 
 
 def test_data_that_are_kept_are_forced_to_disk() -> None:
