@@ -209,7 +209,7 @@ class OptionTable:
         self.kind = kind
         self._options = {option.name: option for option in options}
         self._dotted = {name.replace(".", "_"): name for name in self._options}
-        self._refused = dict(refused or {})
+        self.refused = dict(refused or {})
         self._no_ops = dict(no_ops or {})
         self._foreign = dict(foreign or {})
 
@@ -262,7 +262,7 @@ class OptionTable:
 
     def _why_refused(self, dotted: str) -> str | None:
         """The advice for a refused option; None if it is not refused."""
-        for refused, instead in self._refused.items():
+        for refused, instead in self.refused.items():
             if dotted == refused or (refused.endswith(".") and dotted.startswith(refused)):
                 return instead
         return None

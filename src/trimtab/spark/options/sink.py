@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trimtab.errors import UsageError
+from trimtab.spark.options.names import SINK
 from trimtab.spark.options.source import SOURCE_NAMES, resolve_rack
 from trimtab.spark.options.values import GivenOptions
 
@@ -47,7 +48,7 @@ DELIVERIES: Final = ("at_least_once", "exactly_once")
 _PREFIX = "kafka."
 _SERVERS = "bootstrap.servers"
 _OF_EXACTLY_ONCE = ("sinkId", "decisionTopic", "recoverBatch", "batchId")
-_NAMES = (_SERVERS, "topic", "clientRack", "delivery", *_OF_EXACTLY_ONCE)
+_NAMES = tuple(option.name.removeprefix(_PREFIX) for option in SINK)
 _SLIP = 0.85
 """Minimum similarity (difflib) of an unknown name to a known one to count as misspelled."""
 

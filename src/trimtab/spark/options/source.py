@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
+from trimtab.spark.options.names import SOURCE
 from trimtab.spark.options.values import GivenOptions
 from trimtab.wire.sentinels import EARLIEST, LATEST
 
@@ -98,38 +99,10 @@ _CHOICES = ("subscribe", "subscribePattern", "assign")
 _STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDING = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _STRATEGY = "startingOffsetsByTimestampStrategy"
-_STREAM_ONLY = (
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "maxBytesPerTrigger",
-    "minBytesPerTrigger",
-    "maxBytesPerPartition",
-    "sizeSource",
-    "commitGroup",
-)
+_STREAM_ONLY = tuple(option.name for option in SOURCE if option.applies == "stream")
 _BATCH_ONLY = ("pushdown",)
 _NO_EFFECT = ("groupIdPrefix",)
-SOURCE_NAMES: Final = (
-    _BOOTSTRAP_SERVERS,
-    *_CHOICES,
-    *_STARTING,
-    *_ENDING,
-    _STRATEGY,
-    "minPartitions",
-    "maxPartitions",
-    "maxRecordsPerPartition",
-    "failOnDataLoss",
-    "kafkaConsumer.pollTimeoutMs",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "includeHeaders",
-    "includeBatches",
-    "clientRack",
-    *_STREAM_ONLY,
-    *_BATCH_ONLY,
-    *_NO_EFFECT,
-)
+SOURCE_NAMES: Final = tuple(option.name.removeprefix(_PREFIX) for option in SOURCE)
 
 _DECIDED_HERE = {
     "auto.offset.reset": "startingOffsets says where to start",

@@ -1,0 +1,161 @@
+"""Draws the pictures of docs/partitioners.md: `python -m website.pictures`.
+
+Each picture is of a small model: a producer gets a record at each tick, and each of three brokers
+works on one batch at a time. It explains how a partitioner chooses; it measures nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "partitioners"
+TICKS = 36
+TURN = 4  # records that a partition gets at once, in place of batch.size
+QUICK, SLOW = 3, 12  # ticks for which a broker works on a batch
+COLOURS = ("#b3541e", "#1f7a55", "#3d6f99")
+LEFT, TOP, TICK, ROW = 92, 30, 8, 30
+
+
+class Batch(NamedTuple):
+    """Records that were put into one partition, one after the other."""
+
+    partition: int
+    first: int
+    records: int
+
+
+class Brokers:
+    """When each broker will have worked off what it was sent; broker 0 is slow."""
+
+    def __init__(self) -> None:
+        self.ticks = (SLOW, QUICK, QUICK)
+        self.free_at = [0, 0, 0]
+
+    def send(self, broker: int, now: int) -> None:
+        self.free_at[broker] = self.expect(broker, now)
+
+    def expect(self, broker: int, now: int) -> int:
+        return max(self.free_at[broker], now) + self.ticks[broker]
+
+
+def round_robin() -> Iterator[Batch]:
+    yield from (Batch(tick % 3, tick, 1) for tick in range(TICKS))
+
+
+def sticky() -> Iterator[Batch]:
+    brokers, partition, first = Brokers(), 0, 0
+    for tick in range(TICKS):
+        if brokers.free_at[partition] <= tick:
+            brokers.send(partition, tick)
+            yield Batch(partition, first, tick + 1 - first)
+            partition, first = (partition + 1) % 3, tick + 1
+    if first < TICKS:
+        yield Batch(partition, first, TICKS - first)
+
+
+def in_turns(choose: Callable[[Brokers, int, list[int]], int]) -> Iterator[Batch]:
+    brokers, got = Brokers(), [0, 0, 0]
+    for tick in range(0, TICKS, TURN):
+        partition = choose(brokers, tick, got)
+        brokers.send(partition, tick)
+        got[partition] += TURN
+        yield Batch(partition, tick, TURN)
+
+
+def uniform() -> Iterator[Batch]:
+    order = [1, 0, 2, 2, 1, 0, 0, 2, 1]
+    return in_turns(lambda brokers, tick, got: order[tick // TURN])
+
+
+def adaptive() -> Iterator[Batch]:
+    random = Random(21)
+
+    def choose(brokers: Brokers, tick: int, got: list[int]) -> int:
+        waiting = [
+            -(-max(0, free - tick) // ticks)
+            for free, ticks in zip(brokers.free_at, brokers.ticks, strict=True)
+        ]
+        weights = [max(waiting) + 1 - each for each in waiting]
+        return random.choices(range(3), weights)[0]
+
+    return in_turns(choose)
+
+
+def strict() -> Iterator[Batch]:
+    def choose(brokers: Brokers, tick: int, got: list[int]) -> int:
+        behind = [each for each in range(3) if got[each] == min(got)]
+        return min(behind, key=lambda each: brokers.expect(each, tick))
+
+    return in_turns(choose)
+
+
+def free() -> Iterator[Batch]:
+    def choose(brokers: Brokers, tick: int, got: list[int]) -> int:
+        return min(range(3), key=lambda each: (brokers.expect(each, tick), got[each]))
+
+    return in_turns(choose)
+
+
+def rack_aware() -> Iterator[Batch]:
+    """Broker 1 has the producer's rack, and is down for a third of the time."""
+    for turn, tick in enumerate(range(0, TICKS, TURN)):
+        yield Batch(1 if not 3 <= turn < 6 else (0, 2, 0)[turn - 3], tick, TURN)
+
+
+PICTURES = {
+    "round-robin": (round_robin, ("0, slow", "broker 1", "broker 2")),
+    "sticky": (sticky, ("0, slow", "broker 1", "broker 2")),
+    "uniform": (uniform, ("0, slow", "broker 1", "broker 2")),
+    "adaptive": (adaptive, ("0, slow", "broker 1", "broker 2")),
+    "strict": (strict, ("0, slow", "broker 1", "broker 2")),
+    "free": (free, ("0, slow", "broker 1", "broker 2")),
+    "rack-aware": (rack_aware, ("0, rack a", "1, rack b", "2, rack c")),
+}
+
+
+def draw(name: str) -> str:
+    """The picture as SVG: a row for each broker, and a box for each batch."""
+    choose, brokers = PICTURES[name]
+    width, height = LEFT + TICKS * TICK + 50, TOP + 3 * ROW + 28
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"'
+        f' width="{width}" font-family="sans-serif" font-size="13">',
+        f'<rect width="{width}" height="{height}" rx="6" fill="white"/>',
+        f'<text x="{width - 6}" y="18" text-anchor="end" fill="#444">records</text>',
+    ]
+    ticks = [SLOW if "slow" in broker else QUICK for broker in brokers]
+    totals, free_at, waits = [0, 0, 0], [0, 0, 0], 0
+    for partition, first, records in choose():
+        complete = first + records
+        acknowledged = max(free_at[partition], complete) + ticks[partition]
+        free_at[partition] = acknowledged
+        waits += sum(acknowledged - tick for tick in range(first, complete))
+        totals[partition] += records
+        top, end = TOP + partition * ROW, min(acknowledged, TICKS)
+        lines += [
+            f'<rect x="{LEFT + first * TICK + 1}" y="{top + 3}" width="{records * TICK - 2}"'
+            f' height="{ROW - 10}" rx="2" fill="{COLOURS[partition]}"/>',
+            f'<path d="M{LEFT + complete * TICK} {top + ROW - 4}H{LEFT + end * TICK}"'
+            f' stroke="{COLOURS[partition]}" stroke-width="3" opacity="0.5"/>',
+        ]
+    lines.append(
+        f'<text x="{LEFT}" y="{height - 8}" fill="#444">'
+        f"time →   a record waits {waits / TICKS:.0f} ticks on average</text>"
+    )
+    for row, (broker, total) in enumerate(zip(brokers, totals, strict=True)):
+        middle = TOP + row * ROW + ROW // 2 + 5
+        lines += [
+            f'<text x="{LEFT - 8}" y="{middle}" text-anchor="end" fill="#222">{broker}</text>',
+            f'<text x="{width - 6}" y="{middle}" text-anchor="end" fill="#222">{total}</text>',
+            f'<path d="M{LEFT} {TOP + row * ROW + ROW}H{LEFT + TICKS * TICK}" stroke="#ddd"/>',
+        ]
+    return "\n".join([*lines, "</svg>", ""])
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for picture in PICTURES:
+        (FOLDER / f"{picture}.svg").write_text(draw(picture), encoding="utf-8")
