@@ -38,8 +38,9 @@ class Consumer(Face[AsyncConsumer]):
         bootstrap_servers: `host:port, …` of the cluster; also as the option of that name. Or a
             dictionary of options, to which keyword arguments may add.
         options: Kafka's consumer options, dotted or in snake case, such as
-            `auto_offset_reset="earliest"`. `key_deserializer` and `value_deserializer` are
-            functions that make an object of bytes; a null stays None.
+            `auto_offset_reset="earliest"`. `key_deserializer` and `value_deserializer` make
+            objects of keys and values: a function of the bytes, or an object with
+            `deserialize(topic, headers, data)`, or one of confluent-kafka's. A null stays None.
 
     Raises:
         UsageError: an unknown option, or a value that is out of range.
