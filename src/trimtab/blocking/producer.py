@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from random import Random
 from threading import Lock
+from typing import Unpack
 
 from trimtab.blocking.face import Face, at_once, like, waits
 from trimtab.client.accumulator.intake_cy import Intake
@@ -24,6 +25,7 @@ from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.accumulator.table import Column, TableDelivery, TableSend, columns_of
 from trimtab.client.arguments import checked_seconds, checked_topic
 from trimtab.client.async_client import Close
+from trimtab.client.network.option_types import ProducerOptions
 from trimtab.client.options import producer_options
 from trimtab.client.producer import AsyncProducer, ProducerCalls
 from trimtab.client.producer_core import Core, grace_after, is_beyond_abort
@@ -63,7 +65,7 @@ class Producer(Intake, Face[ProducerCalls]):
     def __init__(
         self,
         bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None = None,
-        **options: object,
+        **options: Unpack[ProducerOptions],
     ) -> None:
         checked, custom = producer_options(bootstrap_servers, options)
         name = checked.name_of(self)

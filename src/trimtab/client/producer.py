@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
+from typing import Unpack
 
 from trimtab.client.accumulator.intake_cy import AsyncIntake
 from trimtab.client.accumulator.memory_wait import MemoryWait
@@ -25,6 +26,7 @@ from trimtab.client.async_client import AsyncClient, Close
 from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.metrics_cy import Snapshot
 from trimtab.client.network.coordinator import CoordinatorKind
+from trimtab.client.network.option_types import ProducerOptions
 from trimtab.client.options import producer_options
 from trimtab.client.partitioner.partitioning import Partitioning
 from trimtab.client.producer_core import Core, grace_after, is_beyond_abort
@@ -287,7 +289,7 @@ class AsyncProducer(AsyncIntake, ProducerCalls):
         *,
         wall_clock: Callable[[], float] = wall_clock,
         random: Random | None = None,
-        **options: object,
+        **options: Unpack[ProducerOptions],
     ) -> None:
         checked, custom = producer_options(bootstrap_servers, options)
         now = partial(loop_time, asyncio.get_running_loop())

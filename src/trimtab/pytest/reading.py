@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from time import monotonic
 from types import TracebackType
 from typing import Protocol
 
 from trimtab.blocking.admin import Admin
 from trimtab.blocking.consumer import Consumer
+from trimtab.client.arguments import checked_integer, checked_seconds
 from trimtab.errors import BrokerError, ErrorCode, UsageError
 from trimtab.records import Deserializer, Deserializers, Record, TopicPartition
 
@@ -51,6 +53,7 @@ def read_records(
         BrokerError: UNKNOWN_TOPIC_OR_PARTITION.
     """
     __tracebackhide__ = True
+    _check(count, timeout_s)
     deserializers = Deserializers(key_deserializer, value_deserializer)
     records = _read(bootstrap_servers, topic, {}, count, timeout_s, deserializers)
     if count is not None and len(records) < count:
@@ -59,6 +62,20 @@ def read_records(
             f"{_shown(records)}"
         )
     return records
+
+
+class AssertProduces(Protocol):
+    """The type of the fixture `assert_produces`."""
+
+    def __call__(
+        self,
+        topic: str,
+        values: Sequence[object] | None = None,
+        count: int | None = None,
+        timeout_s: float = 10,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> AbstractContextManager[list[Record]]: ...
 
 
 class expect_records:  # noqa: N801 - used like a function
@@ -90,6 +107,7 @@ class expect_records:  # noqa: N801 - used like a function
             raise UsageError(f"values={values!r}: give a list of values, such as [{values!r}]")
         if values is not None and count is not None:
             raise UsageError("values and count are both given; give one")
+        _check(count, timeout_s)
         self._servers = bootstrap_servers
         self._topic = topic
         self._values = values
@@ -130,6 +148,12 @@ class expect_records:  # noqa: N801 - used like a function
             )
         if differences := _compared(self._values, self._produced):
             raise AssertionError(f"other records produced to {self._topic!r}{differences}")
+
+
+def _check(count: int | None, timeout_s: float) -> None:
+    if count is not None:
+        checked_integer("count", count)
+    checked_seconds("timeout_s", timeout_s)
 
 
 def _end_offsets(bootstrap_servers: str, topic: str) -> Mapping[TopicPartition, int]:
