@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from random import Random
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from trimtab.blocking.face import Face, at_once, like, waits
 from trimtab.client.accumulator.intake_cy import Intake
@@ -25,6 +25,7 @@ from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.accumulator.table import Column, TableDelivery, TableSend, columns_of
 from trimtab.client.arguments import checked_seconds, checked_topic
 from trimtab.client.async_client import Close
+from trimtab.client.network.option_types import ProducerOptions
 from trimtab.client.options import producer_options
 from trimtab.client.producer import AsyncProducer, ProducerCalls
 from trimtab.client.producer_core import Core, grace_after, is_beyond_abort
@@ -67,12 +68,19 @@ class Producer(Intake, Face[ProducerCalls], Generic[Key, Value]):
 
     @overload
     def __init__(
+        self: Producer[Any, Any],
+        bootstrap_servers: Mapping[str, object],
+        **options: Unpack[ProducerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
         self: Producer[Bytes, Bytes],
         bootstrap_servers: Servers = None,
         *,
         key_serializer: None = None,
         value_serializer: None = None,
-        **options: object,
+        **options: Unpack[ProducerOptions],
     ) -> None: ...
 
     @overload
@@ -82,7 +90,7 @@ class Producer(Intake, Face[ProducerCalls], Generic[Key, Value]):
         *,
         key_serializer: None = None,
         value_serializer: Serializer[AnyValue],
-        **options: object,
+        **options: Unpack[ProducerOptions],
     ) -> None: ...
 
     @overload
@@ -92,7 +100,7 @@ class Producer(Intake, Face[ProducerCalls], Generic[Key, Value]):
         *,
         key_serializer: Serializer[AnyKey],
         value_serializer: None = None,
-        **options: object,
+        **options: Unpack[ProducerOptions],
     ) -> None: ...
 
     @overload
@@ -102,12 +110,7 @@ class Producer(Intake, Face[ProducerCalls], Generic[Key, Value]):
         *,
         key_serializer: Serializer[AnyKey],
         value_serializer: Serializer[AnyValue],
-        **options: object,
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: Producer[Any, Any], bootstrap_servers: Servers = None, **options: object
+        **options: Unpack[ProducerOptions],
     ) -> None: ...
 
     def __init__(self, bootstrap_servers: Servers = None, **options: object) -> None:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from trimtab.client.accumulator.intake_cy import AsyncIntake
 from trimtab.client.accumulator.memory_wait import MemoryWait
@@ -26,6 +26,7 @@ from trimtab.client.async_client import AsyncClient, Close
 from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.metrics_cy import Snapshot
 from trimtab.client.network.coordinator import CoordinatorKind
+from trimtab.client.network.option_types import ProducerOptions
 from trimtab.client.options import producer_options
 from trimtab.client.partitioner.partitioning import Partitioning
 from trimtab.client.producer_core import Core, grace_after, is_beyond_abort
@@ -275,6 +276,11 @@ class ProducerCalls(AsyncClient):
         return self._core
 
 
+class _Options(ProducerOptions, total=False):
+    wall_clock: Callable[[], float]
+    random: Random | None
+
+
 class AsyncProducer(AsyncIntake, ProducerCalls, Generic[Key, Value]):
     """Sends records from an event loop. Create it while the loop is running.
 
@@ -294,12 +300,19 @@ class AsyncProducer(AsyncIntake, ProducerCalls, Generic[Key, Value]):
 
     @overload
     def __init__(
+        self: AsyncProducer[Any, Any],
+        bootstrap_servers: Mapping[str, object],
+        **options: Unpack[_Options],
+    ) -> None: ...
+
+    @overload
+    def __init__(
         self: AsyncProducer[Bytes, Bytes],
         bootstrap_servers: Servers = None,
         *,
         key_serializer: None = None,
         value_serializer: None = None,
-        **options: Any,
+        **options: Unpack[_Options],
     ) -> None: ...
 
     @overload
@@ -309,7 +322,7 @@ class AsyncProducer(AsyncIntake, ProducerCalls, Generic[Key, Value]):
         *,
         key_serializer: None = None,
         value_serializer: Serializer[AnyValue],
-        **options: Any,
+        **options: Unpack[_Options],
     ) -> None: ...
 
     @overload
@@ -319,7 +332,7 @@ class AsyncProducer(AsyncIntake, ProducerCalls, Generic[Key, Value]):
         *,
         key_serializer: Serializer[AnyKey],
         value_serializer: None = None,
-        **options: Any,
+        **options: Unpack[_Options],
     ) -> None: ...
 
     @overload
@@ -329,12 +342,7 @@ class AsyncProducer(AsyncIntake, ProducerCalls, Generic[Key, Value]):
         *,
         key_serializer: Serializer[AnyKey],
         value_serializer: Serializer[AnyValue],
-        **options: Any,
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: AsyncProducer[Any, Any], bootstrap_servers: Servers = None, **options: Any
+        **options: Unpack[_Options],
     ) -> None: ...
 
     def __init__(

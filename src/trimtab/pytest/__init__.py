@@ -21,7 +21,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -32,9 +31,8 @@ if TYPE_CHECKING:  # every run of pytest imports this module: what fixtures need
     from trimtab.blocking.admin import Admin
     from trimtab.cluster import Cluster
     from trimtab.pytest.faults import Faults
-    from trimtab.pytest.reading import ReadRecords, TopicReader
+    from trimtab.pytest.reading import AssertProduces, ReadRecords, TopicReader
     from trimtab.pytest.virtual import VirtualKafka
-    from trimtab.records import Record
     from trimtab.sim.world import World
 
 __all__ = [
@@ -171,9 +169,7 @@ def kafka_records(_kafka_reader: TopicReader) -> ReadRecords:
 
 
 @pytest.fixture
-def assert_produces(
-    _kafka_reader: TopicReader,
-) -> Callable[..., AbstractContextManager[list[Record]]]:
+def assert_produces(_kafka_reader: TopicReader) -> AssertProduces:
     """A context manager that asserts which records its block produces:
 
         with assert_produces(kafka_topic, [b"order 1", b"order 2"]):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from time import monotonic
 from types import TracebackType
 from typing import Protocol
 
 from trimtab.blocking.admin import Admin
 from trimtab.blocking.consumer import Consumer
+from trimtab.client.arguments import checked_integer, checked_seconds
 from trimtab.errors import BrokerError, ErrorCode, UsageError
-from trimtab.records import Deserializer, Deserializers, Record, TopicPartition
+from trimtab.records import Deserializer, Record, TopicPartition
 
 _POLL_MS = 50
 _ANSWER_MS = 2000
@@ -64,7 +66,8 @@ class TopicReader:
         starts: Mapping[TopicPartition, int],
         count: int | None,
         timeout_s: float,
-        deserializers: Deserializers,
+        key_deserializer: Deserializer | None,
+        value_deserializer: Deserializer | None,
     ) -> list[Record]:
         """The records from `starts` to the present end; waits for as many as `count`."""
         deadline = monotonic() + timeout_s
@@ -73,8 +76,8 @@ class TopicReader:
             self._servers,
             isolation_level="read_committed",
             auto_offset_reset="earliest",
-            key_deserializer=deserializers.key,
-            value_deserializer=deserializers.value,
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
             request_timeout_ms=_ANSWER_MS,
         ) as consumer:
             partitions = self._partitions(topic)
@@ -116,14 +119,28 @@ def read_records(
         BrokerError: UNKNOWN_TOPIC_OR_PARTITION.
     """
     __tracebackhide__ = True
-    deserializers = Deserializers(key_deserializer, value_deserializer)
-    records = reader.read(topic, {}, count, timeout_s, deserializers)
+    _check(count, timeout_s)
+    records = reader.read(topic, {}, count, timeout_s, key_deserializer, value_deserializer)
     if count is not None and len(records) < count:
         raise AssertionError(
             f"{topic!r} has {_counted(len(records))} after {timeout_s} s, not {count}"
             f"{_shown(records)}"
         )
     return records
+
+
+class AssertProduces(Protocol):
+    """The type of the fixture `assert_produces`."""
+
+    def __call__(
+        self,
+        topic: str,
+        values: Sequence[object] | None = None,
+        count: int | None = None,
+        timeout_s: float = 10,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> AbstractContextManager[list[Record]]: ...
 
 
 class expect_records:  # noqa: N801 - used like a function
@@ -155,13 +172,14 @@ class expect_records:  # noqa: N801 - used like a function
             raise UsageError(f"values={values!r}: give a list of values, such as [{values!r}]")
         if values is not None and count is not None:
             raise UsageError("values and count are both given; give one")
+        _check(count, timeout_s)
         self._reader = reader
         self._topic = topic
         self._values = values
         self._is_exact = values is not None or count is not None
         self._least = len(values) if values is not None else 1 if count is None else count
         self._timeout_s = timeout_s
-        self._deserializers = Deserializers(key_deserializer, value_deserializer)
+        self._deserializers = key_deserializer, value_deserializer
         self._starts: Mapping[TopicPartition, int] = {}
         self._produced: list[Record] = []
 
@@ -183,7 +201,7 @@ class expect_records:  # noqa: N801 - used like a function
             self._starts,
             self._least,
             self._timeout_s,
-            self._deserializers,
+            *self._deserializers,
         )
         found, least = len(self._produced), self._least
         if found < least or (found > least and self._is_exact):
@@ -194,6 +212,12 @@ class expect_records:  # noqa: N801 - used like a function
             )
         if differences := _compared(self._values, self._produced):
             raise AssertionError(f"other records produced to {self._topic!r}{differences}")
+
+
+def _check(count: int | None, timeout_s: float) -> None:
+    if count is not None:
+        checked_integer("count", count)
+    checked_seconds("timeout_s", timeout_s)
 
 
 def _compared(values: Sequence[object] | None, produced: Sequence[Record]) -> str:
