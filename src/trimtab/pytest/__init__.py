@@ -232,9 +232,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     from trimtab.pytest.virtual import run_in_virtual_time
 
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+    # pytest-asyncio has put a function around it, which would run it in real time.
+    test: Callable[..., Coroutine[Any, Any, None]] = inspect.unwrap(
+        pyfuncitem.obj, stop=inspect.iscoroutinefunction
+    )
+    if not inspect.iscoroutinefunction(test):
         pytest.fail("only an `async def` test can run in virtual time", pytrace=False)
-    test: Callable[..., Coroutine[Any, Any, None]] = pyfuncitem.obj
     fixtures: Mapping[str, Any] = pyfuncitem.funcargs
     names = inspect.signature(test).parameters
     run_in_virtual_time(
