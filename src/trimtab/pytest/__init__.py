@@ -49,8 +49,9 @@ __all__ = [
 _MARKS = (
     "kafka_topic(partitions=1, replication_factor=-1, config={}): the topic of the fixture "
     "kafka_topic (trimtab)",
-    "virtual_time(seed=0, brokers=3, config={}): run the async test in virtual time; brokers and "
-    "config are those of the fixture virtual_kafka (trimtab)",
+    "virtual_time(seed=0, brokers=3, config={}, limit_s=86400): run the async test in virtual "
+    "time, limit_s virtual seconds at most; brokers and config are those of the fixture "
+    "virtual_kafka (trimtab)",
 )
 _NAME_CHARACTERS = 200
 """Of a topic or group at most, before what makes it unique: Kafka allows 249."""
@@ -226,15 +227,20 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a marked test in its virtual world."""
     if pyfuncitem.get_closest_marker("virtual_time") is None:
         return None
-    from trimtab.pytest.virtual import run_in_virtual_time
+    from trimtab.pytest.virtual import run_in_virtual_time, virtual_options
 
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+    # pytest-asyncio has put a function around it, which would run it in real time.
+    test: Callable[..., Coroutine[Any, Any, None]] = inspect.unwrap(
+        pyfuncitem.obj, stop=inspect.iscoroutinefunction
+    )
+    if not inspect.iscoroutinefunction(test):
         pytest.fail("only an `async def` test can run in virtual time", pytrace=False)
-    test: Callable[..., Coroutine[Any, Any, None]] = pyfuncitem.obj
     fixtures: Mapping[str, Any] = pyfuncitem.funcargs
     names = inspect.signature(test).parameters
     run_in_virtual_time(
-        fixtures["_virtual_world"], test(**{name: fixtures[name] for name in names})
+        fixtures["_virtual_world"],
+        test(**{name: fixtures[name] for name in names}),
+        _read_mark(pyfuncitem, "virtual_time", virtual_options)["limit_s"],
     )
     return True
 

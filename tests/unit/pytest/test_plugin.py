@@ -457,7 +457,7 @@ async def test_down(virtual_kafka):
     done.stdout.fnmatch_lines(
         [
             "virtual_kafka is a cluster in virtual time: mark the test*",
-            "*got an unexpected keyword argument 'sed'; its options: seed, brokers, config",
+            "*got an unexpected keyword argument 'sed'; its options: seed, brokers, config, *",
             "only an `async def` test can run in virtual time",
             "E*UsageError: broker=3: *",
         ]
