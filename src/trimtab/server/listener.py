@@ -18,7 +18,7 @@ from trimtab.server.api_versions import (
 from trimtab.server.connection import Connection
 from trimtab.server.faults import Faults
 from trimtab.server.request import Handler
-from trimtab.server.request_metrics import RequestMetrics
+from trimtab.server.request_metrics_cy import RequestMetrics
 from trimtab.server.turns import Turns
 from trimtab.wire.messages import APIS
 

@@ -11,7 +11,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 
-from trimtab.server.request_metrics import BOUNDS_MS, RequestMetrics
+from trimtab.server.request_metrics_cy import BOUNDS_MS, RequestMetrics
 from trimtab.wire.messages import APIS
 
 if TYPE_CHECKING:
@@ -57,12 +57,12 @@ def _list_requests(requests: RequestMetrics) -> Iterator[Metric]:
         labels=["request"],
     )
     for key, api in requests.apis.items():
-        versions = dict(api.requests)
-        if not versions:
+        if not any(api.requests):
             continue
         name = APIS[key].name
-        for version, count in sorted(versions.items()):
-            counts.add_metric([name, str(version)], count)
+        for version, count in enumerate(api.requests):
+            if count:
+                counts.add_metric([name, str(version)], count)
         below = 0
         buckets = []
         for bound, count in zip([*map(str, BOUNDS_MS), "+Inf"], api.buckets, strict=True):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.cli.cluster import (
+    choose_metrics_ports,
     choose_ports,
     choose_racks,
     hold_ports,
@@ -79,6 +80,28 @@ def test_brokers_advertise_the_given_host_with_their_own_ports() -> None:
 def test_a_host_that_clients_cannot_connect_to_is_not_advertised(host: str) -> None:
     with pytest.raises(UsageError, match=r"--advertised-host .*host"):
         refuse_unreachable(host)
+
+
+def test_every_node_gets_its_own_port_for_metrics() -> None:
+    nodes = list_programs(
+        *("h", 9000, [1, 2], None, {}, "/d", []), temporary=True, metrics_ports=[5, 6, 7]
+    )
+    for node, port in zip(nodes, "567", strict=True):
+        words = list(node.command)
+        assert words[words.index("--metrics-port") + 1] == port
+    assert list(nodes[0].command)[list(nodes[0].command).index("--metrics-host") + 1] == "h"
+
+
+def test_ports_for_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("prometheus_client")
+    assert choose_metrics_ports(None, 2) == []
+    assert choose_metrics_ports(9400, 2) == [9400, 9401, 9402]
+    assert choose_metrics_ports(0, 1) == [0, 0]
+    with pytest.raises(UsageError, match="--metrics-port 65534: 3 ports"):
+        choose_metrics_ports(65534, 2)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="pip install prometheus_client"):
+        choose_metrics_ports(9400, 2)
 
 
 def test_data_that_are_kept_are_forced_to_disk() -> None:
