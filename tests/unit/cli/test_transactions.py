@@ -66,7 +66,8 @@ def test_one_that_hangs_is_found_and_aborted(
         producer.begin_transaction()
         offset = producer.send("t", b"v", partition=0).result(30).offset
         where = ("--topic", "t", "--partition", "0")
-        ask(capsys, servers, "abort", *where, "--start-offset", str(offset))
+        told = ask(capsys, servers, "abort", *where, "--start-offset", str(offset))
+        assert told == [{"topic": "t", "partition": 0, "result": "aborted"}]
         (remembered,) = ask(capsys, servers, "describe-producers", *where)
         assert remembered["CurrentTransactionStartOffset"] is None
         words = ("abort", *where, "--start-offset", str(offset), "--bootstrap-server", servers)
