@@ -239,20 +239,21 @@ def test_lines_that_were_sent_are_counted_as_json(run: Run) -> None:
 def test_partitions_that_lack_replicas_are_marked_where_there_are_colours(
     cluster: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run("topics", "--create", "--topic", "marked", "--replica-assignment", "0:1,0:2,2")
+    run("topics", "--create", "--topic", "marked", "--replica-assignment", "0:1,0:2")
+    run("topics", "--create", "--topic", "gone", "--replica-assignment", "2")
     run("topics", "--create", "--topic", "lagging", "--partitions", "1")
     run("produce", "--topic", "lagging", stdin="1\n2\n")
     group = ("--group", "late", "--topic", "lagging")
     run("consume", *group, "--from-beginning", "--max-messages", "1")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    describe = ("topics", "--describe", "--topic", "marked")
+    describe = ("topics", "--describe", "--topic", "marked,gone")
     assert "\x1b" not in run(*describe)[1]
     assert "\x1b[33mlate " in run("groups", "--describe", "--group", "late")[1]
     cluster.stop_broker(2)
     try:
-        head, whole, few, lost = run(*describe)[1].splitlines()
+        gone, lost, head, whole, few = run(*describe)[1].splitlines()
     finally:
         cluster.start_broker(2)
-    assert "\x1b" not in head + whole
+    assert "\x1b" not in gone + head + whole
     assert few.startswith("\x1b[33m\tTopic: marked\tPartition: 1")
-    assert lost.startswith("\x1b[31m\tTopic: marked\tPartition: 2")
+    assert lost.startswith("\x1b[31m\tTopic: gone\tPartition: 0")

@@ -50,7 +50,7 @@ def test_a_transaction_is_found_described_and_ended(
         old = ("find-hanging", "--topic", "t", "--max-transaction-timeout", "0")
         assert ask(capsys, servers, *old) == []
         force = ("forceTerminateTransaction", "--transactionalId", "x")
-        assert ask(capsys, servers, *force) == []
+        assert ask(capsys, servers, *force) == [{"transactionalId": "x", "result": "terminated"}]
         (described,) = ask(capsys, servers, "describe", "--transactional-id", "x")
         assert described["TransactionState"] in ("CompleteAbort", "Empty")
         with pytest.raises(TransactionError):
