@@ -88,10 +88,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         (raised as SystemExit by argparse), 130 after Ctrl-C.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    name = _choose_command(words)
-    module = importlib.import_module(COMMANDS[name][0])
-    arguments = make_parser(name).parse_args(words[1:])
+    name = ""
     try:
+        name = _choose_command(words)
+        module = importlib.import_module(COMMANDS[name][0])
+        arguments = make_parser(name).parse_args(words[1:])
         code = module.run(arguments)
         sys.stdout.flush()
     except KafkaError as error:

@@ -163,7 +163,7 @@ def read_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "receive.buffer.bytes": 2 * _MEGABYTE,
         "max.partition.fetch.bytes": _MEGABYTE,
         "auto.offset.reset": "earliest",
-        **read_client_options(arguments),
+        **read_client_options(arguments, "consumer"),
         **{name: value for name, value in given.items() if value is not None},
     }
 
