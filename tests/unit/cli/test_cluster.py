@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from trimtab.cli import main
 from trimtab.cli.cluster import (
     choose_metrics_ports,
     choose_ports,
@@ -21,6 +22,7 @@ from trimtab.cli.cluster import (
 )
 from trimtab.config.node import EMBEDDED
 from trimtab.errors import Unavailable, UsageError
+from trimtab.runtime.supervisor import Program
 
 
 def test_one_rack_for_each_broker() -> None:
@@ -102,6 +104,23 @@ def test_ports_for_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="pip install prometheus_client"):
         choose_metrics_ports(9400, 2)
+
+
+def test_the_command_passes_the_advertised_host_on_and_refuses_one_that_is_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[Program] = []
+    monkeypatch.setattr(
+        "trimtab.cli.cluster._supervise", lambda programs, *_: started.extend(programs)
+    )
+    up = ["cluster", "up", "--port", "0", "--advertised-host"]
+    assert main([*up, "kafka"]) == 0
+    (_, broker) = started
+    assert [each for each in broker.command if "PLAINTEXT://kafka:" in each]
+    started.clear()
+    assert main([*up, "kafka:9092"]) == 1
+    assert "--advertised-host kafka:9092: write a host without a port" in capsys.readouterr().err
+    assert started == []
 
 
 def test_data_that_are_kept_are_forced_to_disk() -> None:
