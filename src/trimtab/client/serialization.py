@@ -74,7 +74,16 @@ def _checked(name: str, given: object, part: str, method: str) -> Conversion:
 
 
 def _of_confluent(given: Function, context: Function, field: object) -> InContext:
-    return InContext(lambda topic, headers, data: given(data, context(topic, field, headers)))
+    def convert(topic: str, headers: Any, data: Any) -> Any:
+        try:
+            return given(data, context(topic, field, headers))
+        except Exception as error:
+            # Of a registry that cannot be reached the HTTP client says only "Connection refused".
+            if (request := vars(error).get("_request")) is None:
+                raise
+            raise ConnectionError(f"{request.method} {request.url}: {error}") from error
+
+    return InContext(convert)
 
 
 _WANTED = {
