@@ -24,7 +24,7 @@ import pytest
 from trimtab import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Cluster, Consumer, Producer
 from trimtab.errors import UsageError
 from trimtab.pytest.faults import Faults
-from trimtab.pytest.reading import expect_records, read_records
+from trimtab.pytest.reading import TopicReader, expect_records, read_records
 from trimtab.pytest.virtual import VirtualKafka
 from trimtab.sim.world import World
 
@@ -163,7 +163,7 @@ import json
 
 from trimtab import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Cluster, Consumer, Producer
 from trimtab.pytest.faults import Faults
-from trimtab.pytest.reading import AssertProduces, ReadRecords
+from trimtab.pytest.reading import AssertProduces, ReadRecords, TopicReader
 from trimtab.pytest.virtual import VirtualKafka
 
 
@@ -284,6 +284,8 @@ def names(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[dict[str
         kafka.start_all()
         faults = Faults(cluster)
         opened.callback(faults.end)
+        reader = TopicReader(servers)
+        opened.callback(reader.close)
         yield {
             **globals(),
             "servers": servers,
@@ -294,8 +296,8 @@ def names(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[dict[str
             "admin": admin,
             "kafka_cluster": cluster,
             "kafka_faults": faults,
-            "kafka_records": partial(read_records, servers),
-            "assert_produces": partial(expect_records, servers),
+            "kafka_records": partial(read_records, reader),
+            "assert_produces": partial(expect_records, reader),
             "virtual_kafka": kafka,
         }
 
