@@ -31,7 +31,7 @@ def test_the_programs_of_the_guide_pass(pytester: pytest.Pytester) -> None:
 
 
 def test_ctrl_c_in_a_test_or_fixture_ends_the_run_and_the_cluster(
-    pytester: pytest.Pytester,
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytester.makepyfile("""
 import os, signal
@@ -55,7 +55,7 @@ async def test_virtual(virtual_kafka):
     await virtual_kafka.stop(0)
 """)
     pytester.mkdir("data")
-    pytester.monkeypatch.setenv("TMPDIR", str(pytester.path / "data"))
+    monkeypatch.setenv("TMPDIR", str(pytester.path / "data"))
     for name in ("test_fixture", "test_waiting", "test_virtual"):
         done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-k", name, timeout=120)
         assert done.ret == pytest.ExitCode.INTERRUPTED

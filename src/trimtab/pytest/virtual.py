@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -11,7 +12,7 @@ from random import Random
 from typing import Any, Final
 from unittest.mock import patch
 
-from trimtab.client.arguments import checked_integer
+from trimtab.client.arguments import checked_integer, checked_seconds
 from trimtab.config.node import EMBEDDED
 from trimtab.errors import UsageError
 from trimtab.sim.network import ANY
@@ -34,7 +35,7 @@ def virtual_options(
     seed: int = 0,
     brokers: int = 3,
     config: Mapping[str, object] | None = None,
-    limit_s: float = 86_400,
+    limit_s: float | None = 86_400,
 ) -> None:
     """The options of the mark `virtual_time`.
 
@@ -42,8 +43,8 @@ def virtual_options(
         seed: of all random numbers of the cluster, its network and its disks.
         brokers: their number.
         config: broker options, dotted.
-        limit_s: virtual seconds after which the test fails. A test that waits for a thread, such as
-            confluent-kafka's, would never end: the thread takes no virtual time.
+        limit_s: virtual seconds after which the test fails; None for no limit. A test that waits
+            for a thread, such as confluent-kafka's, would never end: threads take no virtual time.
     """
 
 
@@ -153,7 +154,9 @@ class VirtualKafka:
             ) from None
 
 
-def run_in_virtual_time(world: World, test: Coroutine[Any, Any, None], limit_s: float) -> None:
+def run_in_virtual_time(
+    world: World, test: Coroutine[Any, Any, None], limit_s: float | None
+) -> None:
     """Run a coroutine; the functions of the module `time` tell this thread the virtual time.
 
     Raises:
@@ -162,7 +165,8 @@ def run_in_virtual_time(world: World, test: Coroutine[Any, Any, None], limit_s: 
     thread = threading.get_ident()
     loop = world.loop
     loop.turn_s = _TURN_S
-    end = loop.time() + limit_s
+    limit = checked_seconds("limit_s", limit_s)
+    end = math.inf if limit is None else loop.time() + limit
 
     def refuse_more_time() -> None:
         if loop.time() > end:
