@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.broker.replicas import decided, followers_of, in_sync, kill, leader_of, reassign
 from tests.unit.broker.test_groups import QUICK, find
+from trimtab.broker import figures as figures_module
 from trimtab.broker.figures import BrokerFigures, BrokerGauge, CommittedFigures, LogFigures
 from trimtab.records import TopicPartition
 from trimtab.storage.storage import Space, StorageError
@@ -124,23 +125,26 @@ def commit(offset: int, *partitions: int) -> OffsetCommitRequest:
 
 
 @pytest.mark.run(brokers=2, config=NO_SESSION)
-async def test_the_lag_is_up_to_the_leaders_high_watermark_whichever_broker_leads(lab: Any) -> None:
-    await lab.create_topic("t", partitions=2)
+async def test_the_lag_is_up_to_the_leaders_high_watermark_whichever_broker_leads(
+    lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures_module, "_PER_REQUEST", 2)
+    await lab.create_topic("t", partitions=10)
     leaders = {each.id: each.leader for each in lab.brokers[0].image.topics["t"].partitions}
     assert {*leaders.values()} == {0, 1}
     for index in leaders:
         await lab.append("t", *[b"a"] * (index + 5), partition=index)
     coordinator = (await find(lab)).node_id
     client = lab.connect(coordinator)
-    while (await client.ask(commit(3, 0, 1), 8)).topics[0].partitions[0].error_code:
+    while (await client.ask(commit(3, *leaders), 8)).topics[0].partitions[0].error_code:
         pass
     figures = await measure(lab, coordinator)
     assert figures.committed == [
         CommittedFigures("g", TopicPartition("t", index), 3) for index in leaders
     ]
-    assert figures.ends == {TopicPartition("t", 0): 5, TopicPartition("t", 1): 6}
+    assert figures.ends == {TopicPartition("t", index): index + 5 for index in leaders}
     assert (await measure(lab, 1 - coordinator)).committed == []
     kill(lab, 1 - coordinator)
     figures = await measure(lab, coordinator)
-    assert len(figures.committed) == 2
-    assert [leaders[each.partition] for each in figures.ends] == [coordinator]
+    assert len(figures.committed) == 10
+    assert {leaders[each.partition] for each in figures.ends} == {coordinator}
