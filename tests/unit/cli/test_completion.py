@@ -35,6 +35,8 @@ ASKED = {
     "completion ": set(SHELLS),
 }
 """What is typed after `trimtab`, and words that complete it."""
+FILE = "client.properties"
+"""Completes a name of a file, but not one of a directory."""
 PATIENCE_S = 30
 
 
@@ -65,6 +67,7 @@ ask() {{
     found = run_script(["bash", "-c", program + lines], script)
     for (asked, wanted), line in zip(ASKED.items(), found, strict=True):
         assert wanted <= set(line.split()), asked
+        assert (FILE in line) == (FILE in wanted), asked
 
 
 def test_completions_in_fish(script: Path) -> None:
@@ -74,6 +77,7 @@ def test_completions_in_fish(script: Path) -> None:
     found = run_script(["fish", "-c", f"source {script}\n{lines}"], script)
     for (asked, wanted), line in zip(ASKED.items(), found, strict=True):
         assert wanted <= {word.rstrip("/") for word in line.split()}, asked
+        assert (FILE in line) == (FILE in wanted), asked
 
 
 def run_script(words: list[str], script: Path) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.dump_log.conftest import FIRST, Dump, flip
+from trimtab.wire.batch_cy import BatchBuilder
 
 
 @pytest.fixture
@@ -74,6 +75,7 @@ def set_entry(path: Path, number: int, form: str, *values: int, skip: int = 0) -
 Damage = Callable[[Path], int]
 DAMAGES: list[tuple[str, str, Damage]] = [
     (".index", "ends with offset", lambda path: set_entry(path, 1, ">i", 1 + _first(path, 1))),
+    (".index", "ends with offset", lambda path: set_entry(path, 1, ">i", _first(path, 1) - 1)),
     (".index", "the segment has no batch at position", lambda path: _shift(path, 1)),
     (".index", "is outside the segment of", lambda path: set_entry(path, 2, ">i", 2**30, skip=4)),
     (".index", "is outside the segment of", lambda path: set_entry(path, 2, ">i", -5, skip=4)),
@@ -131,6 +133,15 @@ def test_room_for_more_entries_is_no_damage(dump: Dump, index: Path) -> None:
     _add(index, bytes(800))
     found = dump("--files", index)
     assert (found.code, len(found.lines)) == (0, 1 + count)
+
+
+def test_an_entry_of_time_zero_at_the_first_offset_is_an_entry(dump: Dump, tmp_path: Path) -> None:
+    builder = BatchBuilder(1000)
+    builder.append(0, None, b"v", [])
+    (tmp_path / f"{FIRST}.log").write_bytes(builder.build())
+    path = tmp_path / f"{FIRST}.timeindex"
+    path.write_bytes(bytes(12))
+    assert dump("--files", path) == (0, [f"Dumping {path}", "timestamp: 0 offset: 0"], [])
 
 
 def test_zeros_between_entries_are_damage(dump: Dump, index: Path) -> None:
