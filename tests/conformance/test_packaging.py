@@ -133,14 +133,19 @@ def no_compiler(tmp_path: Path) -> dict[str, str]:
     return {"PATH": str(tmp_path / "empty")}
 
 
-def test_the_source_distribution_has_every_source(sdist: Path) -> None:
-    with tarfile.open(sdist) as tar:
-        packed = {name.partition("/")[2] for name in tar.getnames()}
-    sources = {
-        str(path.relative_to(ROOT))
+def list_sources(start: Path) -> set[str]:
+    """The files that are distributed, relative to `start`."""
+    return {
+        str(path.relative_to(start))
         for kind in ("*.py", "*.pxd", "*.pyi", "py.typed")
         for path in (ROOT / "src").rglob(kind)
     }
+
+
+def test_the_source_distribution_has_every_source(sdist: Path) -> None:
+    with tarfile.open(sdist) as tar:
+        packed = {name.partition("/")[2] for name in tar.getnames()}
+    sources = list_sources(ROOT)
     assert len([name for name in sources if name.endswith(".pxd")]) > 3
     assert sources - packed == set()
 
@@ -186,6 +191,11 @@ def test_a_pure_wheel_is_for_every_platform_and_requires_cython(
     wheel, required = pure
     assert wheel.name.endswith("-py3-none-any.whl")
     assert [each for each in required if each.startswith("cython>=")]
+
+
+def test_a_wheel_has_the_sources_and_the_types(pure: tuple[Path, list[str]]) -> None:
+    with zipfile.ZipFile(pure[0]) as packed:
+        assert list_sources(ROOT / "src") - {*packed.namelist()} == set()
 
 
 def test_uvloop_is_required_only_where_it_has_releases(pure: tuple[Path, list[str]]) -> None:
