@@ -140,6 +140,15 @@ def test_serializers_of_other_clients_work_as_they_are(kind: str, servers: str) 
         consumer.assign([("views", 0)])
         consumer.seek(("views", 0), 0)
         first, second = consumer.poll(10_000)
+    with Consumer(servers) as consumer:
+        consumer.assign([("views", 0)])
+        consumer.seek(("views", 0), 0)
+        raw = consumer.poll(10_000)[0]
+    written = {
+        "confluent": (b"views key emoh", b"views value egap"),
+        "kafka-python": (b"emoh", b"egap"),
+    }
+    assert (raw.key, raw.value) == written[kind]
     assert (first.key, first.value, second.key, second.value) == ("home", "page", None, None)
 
 

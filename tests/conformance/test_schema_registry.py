@@ -39,9 +39,6 @@ descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
 descriptor_pool = pytest.importorskip("google.protobuf.descriptor_pool")
 message_factory = pytest.importorskip("google.protobuf.message_factory")
 
-# The serializers' HTTP client keeps its connections open.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-
 AVRO = json.dumps(
     {
         "type": "record",
@@ -107,9 +104,21 @@ def topic() -> str:
     return f"flights-{uuid.uuid4().hex[:8]}"
 
 
+_clients: list[SchemaRegistryClient] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed_clients() -> Iterator[None]:
+    """They keep their connections open."""
+    yield
+    while _clients:
+        _clients.pop().close()
+
+
 def client_of(url: str, **settings: Any) -> SchemaRegistryClient:
     dotted = {name.replace("_", "."): value for name, value in settings.items()}
-    return SchemaRegistryClient({"url": url, **dotted})
+    _clients.append(SchemaRegistryClient({"url": url, **dotted}))
+    return _clients[-1]
 
 
 def serializer(form: str, url: str, settings: dict[str, Any] | None = None) -> Any:

@@ -22,8 +22,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-
+BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 VALUE = SerializationContext("flights", MessageField.VALUE)
 
 
@@ -40,8 +39,9 @@ def avro(*fields: tuple[str, Any]) -> str:
 
 def framed(registry: in_memory.Registry, schema: str, *objects: Any) -> list[bytes]:
     """What confluent-kafka's serializer writes."""
-    write = AvroSerializer(SchemaRegistryClient({"url": registry.url}), schema)
-    return [write(each, VALUE) or b"" for each in objects]
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        write = AvroSerializer(client, schema)
+        return [write(each, VALUE) or b"" for each in objects]
 
 
 def frame(spark: Any, values: list[bytes | None]) -> Any:
@@ -122,21 +122,24 @@ def test_what_spark_encodes_confluents_deserializer_reads_and_spark_too(
 ) -> None:
     schema = avro(("airline", "string"), ("delay", "int"))
     settings = {"url": registry.url}
-    given = spark.range(1_000).selectExpr(
+    spark.conf.set(BATCH, 10)
+    given = spark.range(200).selectExpr(
         "if(id = 7, null, struct('UA' as airline, cast(id as int) as delay)) as f"
     )
     encoded = given.select(encode("f", schema, "flights", settings).alias("value"))
     values = [row.value for row in encoded.collect()]
-    read = AvroDeserializer(SchemaRegistryClient(dict(settings)))
-    found = [None if value is None else read(bytes(value), VALUE) for value in values]
-    wanted = [None if n == 7 else {"airline": "UA", "delay": n} for n in range(1_000)]
+    with SchemaRegistryClient(dict(settings)) as client:
+        read = AvroDeserializer(client)
+        found = [None if value is None else read(bytes(value), VALUE) for value in values]
+    wanted = [None if n == 7 else {"airline": "UA", "delay": n} for n in range(200)]
     assert found == wanted
     assert list(registry.subjects) == ["flights-value"]
     back = encoded.select(decode("value", "delay int", "flights", settings).alias("f"))
     assert [row.f and row.f.delay for row in back.collect()] == [
-        None if n == 7 else n for n in range(1_000)
+        None if n == 7 else n for n in range(200)
     ]
-    assert len(registry.requests) < 50, "schemas are kept between batches and tasks"
+    spark.conf.unset(BATCH)
+    assert len(registry.requests) < 20, "schemas are kept between batches and tasks"
 
 
 def test_json_is_read_and_written(spark: Any, registry: in_memory.Registry) -> None:
@@ -144,8 +147,8 @@ def test_json_is_read_and_written(spark: Any, registry: in_memory.Registry) -> N
         {"title": "F", "type": "object", "properties": {"delay": {"type": "integer"}}}
     )
     settings = {"url": registry.url}
-    client = SchemaRegistryClient(dict(settings))
-    values: list[bytes | None] = [JSONSerializer(schema, client)({"delay": 7}, VALUE)]
+    with SchemaRegistryClient(dict(settings)) as client:
+        values: list[bytes | None] = [JSONSerializer(schema, client)({"delay": 7}, VALUE)]
     column = decode("value", "delay int", "flights", settings, form="json").alias("f")
     decoded = frame(spark, values).select(column)
     assert [row.f.delay for row in decoded.collect()] == [7]

@@ -124,8 +124,7 @@ def _converted(
     convert: Convert, topic: str, part: str, values: pyarrow.Array, to: pyarrow.DataType
 ) -> pyarrow.Array:
     try:
-        made = [None if each is None else convert(topic, [], each) for each in values.to_pylist()]
-        return pyarrow.array(made, to)
+        return pyarrow.array([convert(topic, [], each) for each in values.to_pylist()], to)
     except Exception as error:
         raise CorruptData(f"topic {topic}: a {part}: {type(error).__name__}: {error}") from error
 

@@ -181,13 +181,15 @@ class AsyncIntake:
 @cython.cfunc
 def _serialized(serializers: Serializers, topic: Any, value: Any, key: Any, headers: Any) -> Any:
     """Topic, value, key and headers, of which the serializers have made bytes."""
-    topic = checked_topic(topic)
-    if type(serializers.key) is InContext or type(serializers.value) is InContext:
+    if type(topic) is not str:
+        topic = checked_topic(topic)
+    of_key, of_value = serializers
+    if type(of_key) is InContext or type(of_value) is InContext:
         headers = [] if headers is None else list(checked_headers(headers))  # theirs to add to
-    if key is not None and serializers.key is not None:
-        key = _converted(serializers.key, "key", topic, headers, key)
-    if value is not None and serializers.value is not None:
-        value = _converted(serializers.value, "value", topic, headers, value)
+    if key is not None and of_key is not None:
+        key = _converted(of_key, "key", topic, headers, key)
+    if value is not None and of_value is not None:
+        value = _converted(of_value, "value", topic, headers, value)
     return topic, value, key, headers
 
 
