@@ -170,7 +170,6 @@ from trimtab.pytest.virtual import VirtualKafka
 def test_calls(
     servers: str,
     topic: str,
-    producer: Producer,
     consumer: Consumer,
     member: Consumer,
     admin: Admin,
@@ -180,16 +179,17 @@ def test_calls(
     assert_produces: AssertProduces,
     virtual_kafka: VirtualKafka,
 ) -> None:
+    producer = Producer(servers)
     {blocking}
 
 
 async def test_asynchronous_calls(
     servers: str,
     topic: str,
-    producer: AsyncProducer,
     consumer: AsyncConsumer,
     admin: AsyncAdmin,
 ) -> None:
+    producer = AsyncProducer(servers)
     {asynchronous}
 """
 
