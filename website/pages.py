@@ -22,6 +22,7 @@ ROOT_PAGES = {
     "DESIGN.md": "design.md",
     "SKIPPED.md": "skipped.md",
 }
+EMPTY_HEAD = re.compile(r"<thead>\s*<tr>\s*(?:<th[^>]*></th>\s*)+</tr>\s*</thead>")
 FILES = {site: repository for repository, site in ROOT_PAGES.items()}
 CODE_OR_LINK = re.compile(
     r"```.*?```|`[^`\n]+`(?!\])|\[((?:`[^`]*`|[^\[\]])*)\]\(([^)\s]+)\)", re.S
@@ -51,3 +52,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"[{text}]({relative}{'#' + anchor if anchor else ''})"
 
     return CODE_OR_LINK.sub(rewrite, markdown)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """A table whose columns have no names has no heads: a screen reader would read empty ones."""
+    return re.sub(r"<th[^>]*></th>", "<td></td>", EMPTY_HEAD.sub("", html))
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """The theme's search is a dialog without a name."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')

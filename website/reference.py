@@ -83,7 +83,8 @@ def describe(option: Option, is_of_broker: bool) -> Iterator[str]:
         facts.append(option.kip)
     if not option.honoured:
         facts.append("accepted without effect")
-    yield from entry(option.name, option.doc, facts)
+    plain = option.doc.translate({ord("*"): r"\*", ord("<"): "&lt;"})
+    yield from entry(option.name, plain, facts)
 
 
 def spark_page(kind: str, call: str, options: tuple[SparkOption, ...]) -> Iterator[str]:

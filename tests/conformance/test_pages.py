@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.pages import read_page, run_page
+from tests.pages import SECONDS, read_page, run_page
+from trimtab import Cluster, Producer
+from trimtab.spark.session.java import find_java_home
 
 
 @pytest.mark.parametrize(
@@ -38,3 +42,29 @@ def test_the_program_for_a_secured_cluster_starts(
     typed: dict[str, Any] = {}
     exec(block.text, typed)
     typed["new_producer"]().close()
+
+
+def test_the_job_for_a_spark_cluster_counts_the_topic(tmp_path: Path) -> None:
+    """In local mode; tests/spark/test_standalone.py has a cluster of Spark's own."""
+    (job,) = (each for each in read_page("docs/production.md") if each.title == "job.py")
+    (tmp_path / "job.py").write_text(job.text, encoding="utf-8")
+    with Cluster(brokers=1) as cluster:
+        with Producer(cluster.bootstrap_servers) as producer:
+            for number in range(1000):
+                producer.send("departures", b"%d" % number)
+        env = {
+            **os.environ,
+            "JAVA_HOME": str(find_java_home()),
+            "KAFKA_SERVERS": cluster.bootstrap_servers,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+        done = subprocess.run(
+            [sys.executable, "job.py"],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (0, "1000 departures\n"), done.stderr
