@@ -137,7 +137,7 @@ def test_metrics_are_read_at_each_export(servers: str) -> None:
 
     def values() -> dict[str, Any]:
         data = reader.get_metrics_data()
-        (scope,) = data.resource_metrics[0].scope_metrics
+        (scope,) = data.resource_metrics[0].scope_metrics  # type: ignore[union-attr]
         return {metric.name: metric.data.data_points[0] for metric in scope.metrics}
 
     with Producer(servers) as producer:
