@@ -113,6 +113,23 @@ async def test_a_response_to_an_earlier_request_waits_too(lab: Lab) -> None:
 
 
 @on_each_loop
+async def test_a_connection_that_was_not_read_is_not_read_after_the_heal(lab: Lab) -> None:
+    peer = await lab.connect()
+    asked = [peer.ask(FindCoordinatorRequest(coordinator_keys=["a"])) for _ in range(2)]
+    (connection,) = lab.listener.connections
+    while connection.transport is None or connection.transport.is_reading():  # noqa: ASYNC110
+        await asyncio.sleep(0)  # the second request waits for the first
+    lab.faults.cut()
+    lab.faults.heal()
+    assert not connection.transport.is_reading()
+    for number, each in enumerate(asked):
+        lab.answers[number].set_result(FindCoordinatorResponse())
+        await each
+    assert connection.transport.is_reading()
+    peer.close()
+
+
+@on_each_loop
 async def test_a_node_that_is_cut_off_reaches_nobody(lab: Lab) -> None:
     before = await lab.connect()
     lab.asker.cut()
