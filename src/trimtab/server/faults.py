@@ -78,6 +78,8 @@ class Faults:
     def opened(self, connection: FrameProtocol, other: Address | None = None) -> None:
         """Register a new connection, which the broker has opened to the address `other`, or another
         side to the broker."""
+        if connection.transport is None:
+            return  # lost already
         self._connections[connection] = other
         self._silence(connection, other, is_new=True)
 

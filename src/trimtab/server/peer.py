@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from trimtab.errors import CorruptData, KafkaError, UsageError
-from trimtab.server.faults import Address, Faults
+from trimtab.server.faults import Faults
 from trimtab.server.turns import Steps, in_turns
 from trimtab.wire.codec import (
     AT_ONCE_BYTES,
@@ -42,10 +42,9 @@ class PeerLost(KafkaError):
 class Peer(FrameProtocol):
     """A connection to another node. Use `Peer.connect`."""
 
-    def __init__(self, address: Address, client_id: str, faults: Faults) -> None:
+    def __init__(self, name: str, client_id: str, faults: Faults) -> None:
         super().__init__(max_frame_bytes=_MAX_FRAME_BYTES, trusted_bytes=_TRUSTED_BYTES)
-        self.address = address
-        self.name = name = f"{address[0]}:{address[1]}"
+        self.name = name
         self._faults = faults
         self._in_flight: InFlightRequests[asyncio.Future[Any]] = InFlightRequests(name, client_id)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -63,15 +62,18 @@ class Peer(FrameProtocol):
             PeerLost: the connection was refused, or not made within `timeout_s`.
         """
         loop = asyncio.get_running_loop()
+        name = f"{host}:{port}"
         faults = Faults() if faults is None else faults
         try:
             async with asyncio.timeout(timeout_s):
                 _, peer = await loop.create_connection(
-                    lambda: cls((host, port), client_id, faults), host, port
+                    lambda: cls(name, client_id, faults), host, port
                 )
         except (OSError, TimeoutError) as error:
             reason = str(error) or "no answer in time"
-            raise PeerLost(f"{host}:{port} cannot be reached: {reason}") from error
+            raise PeerLost(f"{name} cannot be reached: {reason}") from error
+        # Not in `connection_made`: if connecting is cancelled, uvloop does not say that it is lost.
+        faults.opened(peer, (host, port))
         return peer
 
     @property
@@ -160,10 +162,6 @@ class Peer(FrameProtocol):
         else:
             if not answer.done():
                 answer.set_result(response)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._faults.opened(self, self.address)
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)

@@ -188,6 +188,24 @@ async def test_a_node_notices_that_the_other_side_has_closed_only_after_the_heal
 
 
 @on_each_loop
+async def test_connecting_can_be_cancelled_at_any_time(lab: Lab) -> None:
+    for turns in range(12):
+        lab.asker.cut()
+        connecting = asyncio.ensure_future(lab.connect())
+        for _ in range(turns):
+            await asyncio.sleep(0.0001)
+        connecting.cancel()
+        (made,) = await asyncio.gather(connecting, return_exceptions=True)
+        lab.asker.heal()
+        lab.asker.cut()
+        if isinstance(made, Peer):
+            made.close()
+        lab.asker.heal()
+    while lab.asker._connections:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+@on_each_loop
 async def test_connections_that_were_lost_are_not_healed(lab: Lab) -> None:
     peer = await lab.connect()
     await peer.ask(ASK)
