@@ -1,4 +1,4 @@
-# The verbs: demo test check bench figures sim clean. Each sets up what it needs on first use, into .venv.
+# The verbs: demo test check bench figures sim dist clean. Each sets up what it needs on first use, into .venv.
 # Variables: PYTHON (3.11 or later), STAGE (of bench), ARGS (passed to pytest, the demo or figures),
 # SEEDS, FIRST_SEED, JOBS and SEED (of sim).
 
@@ -8,7 +8,7 @@ COMPILED := $(shell find src -name '*_cy.py')
 # With TRIMTAB_PURE=1 in the environment these run interpreted, even if compiled files exist.
 READY := .venv/$(if $(filter 1,$(TRIMTAB_PURE)),installed,built)
 
-.PHONY: help demo test check bench figures sim clean
+.PHONY: help demo test check bench figures sim dist clean
 
 help:
 	@echo 'make demo    send real flight data through an embedded cluster and Spark; see demo-out/'
@@ -18,6 +18,7 @@ help:
 	@echo 'make figures run all benchmarks; write docs/figures.json, docs/measured.md, README.md and others'
 	@echo 'make sim     run the simulation tests; SEEDS=200 runs 200 random simulations from'
 	@echo '             FIRST_SEED=n on in JOBS=2 processes; SEED=n repeats one with its trace'
+	@echo 'make dist    build the source distribution and a wheel into dist/, and list what they need'
 	@echo 'make clean   delete everything that is not in the repository'
 
 demo: $(READY)
@@ -51,8 +52,31 @@ check: .venv/installed
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest --quiet tests/unit/test_circles.py
 
+# Packages for an index or for other machines. build/release gets sbom.json (CycloneDX) and licences.md:
+# the packages that the wheel needs with all extras, in the locked versions.
+RELEASE := build/release
+IN_RELEASE := $(RELEASE)/tools/bin/
+EXTRAS = $(shell $(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"], sep=",")')
+
+dist:
+	rm -rf dist $(RELEASE)
+	@.ci/step '[1/4] the tools' sh -ec '$(PYTHON) -m venv $(RELEASE)/tools; \
+	    $(IN_RELEASE)pip install --upgrade "pip>=25.1"; $(IN_RELEASE)pip install --group release'
+	@.ci/step '[2/4] the packages, in dist' $(IN_RELEASE)python -m build
+	@$(IN_RELEASE)twine check --strict dist/*
+	@.ci/step '[3/4] the wheel with all extras, 600 MB the first time' sh -ec '\
+	    $(PYTHON) -m venv --without-pip $(RELEASE)/installed; \
+	    $(IN_RELEASE)pip --python $(RELEASE)/installed install --constraint requirements.lock \
+	    "$$(echo dist/*.whl)[$(EXTRAS)]"'
+	@.ci/step '[4/4] what it needs, in $(RELEASE)' sh -ec '\
+	    $(IN_RELEASE)cyclonedx-py environment --output-reproducible \
+	        --output-file $(RELEASE)/sbom.json $(RELEASE)/installed; \
+	    $(IN_RELEASE)pip-licenses --python $(RELEASE)/installed/bin/python --format markdown \
+	        --with-urls --output-file $(RELEASE)/licences.md'
+	@ls -l dist $(RELEASE)/sbom.json $(RELEASE)/licences.md
+
 clean:
-	rm -rf .venv build demo-out src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	rm -rf .venv build dist demo-out src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
 	    .import_linter_cache spark-warehouse metastore_db derby.log
 	find src tests benchmarks -name '*.so' -delete
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -73,7 +97,7 @@ clean:
 	    --disable-pip-version-check --progress-bar off --no-compile --requirement requirements.lock
 	@touch $@
 
-.venv/installed: .venv/required pyproject.toml
+.venv/installed: .venv/required pyproject.toml setup.py
 	@TRIMTAB_PURE=1 .ci/step '[3/4] trimtab itself, from src/' $(BIN)/python -m pip install \
 	    --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -9,6 +9,7 @@ import sys
 STAGES = {
     "batch": "record batches, compiled and interpreted",
     "startup": "time from start to the first Metadata answer, and memory; with Apache Kafka",
+    "plugin": "100 tests on the pytest plugin; with Apache Kafka per session and per test",
     "broker": "a broker under Java's ProducerPerformance; with Apache Kafka, fresh and warmed up",
     "replication": "three brokers, RF 3, acks=all, under Java's tool; with Apache Kafka",
     "partitions": "10 to 10,000 partitions per broker, 30,000 in a topic; with Apache Kafka",

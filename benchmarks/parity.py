@@ -398,7 +398,9 @@ def _write_plain(admin: Admin, servers: str) -> None:
 def _write_codecs(admin: Admin, servers: str) -> None:
     admin.create_topic("p-codecs", partitions=len(CODECS), config=_KEPT)
     for partition, codec in enumerate(CODECS):
-        with Producer(servers, compression_type=codec, linger_ms=1000) as producer:
+        with Producer(
+            {"bootstrap.servers": servers, "compression.type": codec, "linger.ms": 1000}
+        ) as producer:
             for number in range(20):
                 value = b"%d" % number * 50
                 producer.send("p-codecs", value, partition=partition, timestamp=BEGAN)

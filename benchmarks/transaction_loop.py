@@ -51,7 +51,9 @@ def read(
 ) -> dict[str, object]:
     """Read a topic in lists."""
     wanted = int(records)
-    with Consumer(address, auto_offset_reset="earliest", isolation_level=isolation) as consumer:
+    with Consumer(
+        {"bootstrap.servers": address, "isolation.level": isolation}, auto_offset_reset="earliest"
+    ) as consumer:
         assigned = [(topic, number) for number in range(int(partitions))]
         consumer.end_offsets(assigned)
         consumer.assign(assigned)

@@ -2,7 +2,8 @@
 
 The hot modules, `*_cy.py`, are compiled if a C compiler is available; the compiled module is in the
 same directory as its source, and Python imports it first. `TRIMTAB_PURE=1` makes Python import the
-source: to debug, to compare the two forms, or to measure the gain.
+source: to debug, to compare the two forms, or to measure the gain. The source needs Cython's module
+`cython`, the compiled form does not.
 """
 
 from __future__ import annotations
@@ -48,5 +49,17 @@ def is_compiled() -> bool:
 
 
 def install() -> None:
-    """Import the source of every `trimtab` module from now on."""
+    """Import the source of every `trimtab` module from now on.
+
+    Raises:
+        ImportError: Cython is missing.
+    """
+    from importlib.util import find_spec
+
+    if find_spec("cython") is None:
+        raise ImportError(
+            "TRIMTAB_PURE=1: trimtab's compiled modules run from their source only with Cython; "
+            "pip install 'cython>=3.3', or unset TRIMTAB_PURE",
+            name="cython",
+        )
     sys.meta_path.insert(0, SourceFinder("trimtab"))

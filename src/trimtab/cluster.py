@@ -7,6 +7,11 @@ The nodes are the same as those of `trimtab cluster up`, which runs each in its 
 send each other the same requests. A broker whose disk has failed is down, and others lead its
 partitions. It is not restarted until `start_broker` is called.
 
+    start_broker ─▶ up ─┬─ stop_broker   clean shutdown: it hands over leadership first
+                        ├─ kill_broker   the process ends at once; what it wrote is kept
+                        └─ power_off     what it did not flush is lost; its connections stay silent
+    slow; partition … heal; fill_disk … free_disk
+
 On disk, below `data`:
 
     controller/             the cluster's id, and its journal `__cluster_metadata-0`
@@ -35,15 +40,19 @@ from trimtab.client.arguments import (
 )
 from trimtab.config.node import CONTROLLER_ID, EMBEDDED, OWN_OPTIONS, format_address
 from trimtab.controller.node import ControllerNode
-from trimtab.errors import UsageError
+from trimtab.errors import Unavailable, UsageError
 from trimtab.runtime.descriptors import files_per_storage
-from trimtab.runtime.files import DirectoryStorage
+from trimtab.runtime.faulty_files import FaultyDisk
 from trimtab.runtime.loop_thread import LoopThread
+from trimtab.server.faults import Faults
 from trimtab.storage.identity import identify_cluster
 from trimtab.storage.storage import Storage, StorageError
 from trimtab.system.clock import wall_clock_ms
 
 _log = logging.getLogger(__name__)
+
+_HEAL_S = 60.0
+"""Seconds that `heal` waits for the brokers that were cut off."""
 
 T = TypeVar("T")
 
@@ -130,7 +139,13 @@ class Cluster:
         self._cluster_id = ""
         self._controller_address = ("", 0)
         self._bound: dict[int, int] = {}
-        self._slow_ms: dict[int, float] = {}
+        self._disks: dict[str, FaultyDisk] = {}
+        self._begin_faults()
+
+    def _begin_faults(self) -> None:
+        self._faults = [Faults() for _ in range(self._count)]
+        self._partitions: set[tuple[int, int | None]] = set()
+        self._without_power: set[int] = set()
 
     __reduce_ex__ = refuse_copying
 
@@ -138,6 +153,11 @@ class Cluster:
     def addresses(self) -> list[tuple[str, int]]:
         """Host and port of each broker that is up, in the order of their ids."""
         return [member.address for _, member in sorted(self._brokers.items())]
+
+    @property
+    def down(self) -> list[int]:
+        """The ids of the brokers that are down."""
+        return [broker for broker in range(self._count) if broker not in self._brokers]
 
     @property
     def bootstrap_servers(self) -> str:
@@ -154,8 +174,8 @@ class Cluster:
             UsageError: no such broker is up, or a negative time.
         """
         checked_wait_ms("produce_ms", produce_ms)
-        self._find(broker).broker.listener.faults.slow(produce_ms)
-        self._slow_ms[broker] = produce_ms
+        self._find(broker)
+        self._faults[broker].slow(produce_ms)
 
     @property
     def limit_usage(self) -> LimitUsage:
@@ -221,11 +241,14 @@ class Cluster:
 
         Raises:
             OSError: its port is in use.
-            StorageError: the disk failed.
-            UsageError: it is up, there is no such broker, or the cluster does not run in `with`.
+            StorageError: the disk failed, or is full.
+            UsageError: it is up, cut off from the others, there is no such broker, or the cluster
+                does not run in `with`.
         """
         if checked_integer("broker", broker) in self._brokers:
             raise UsageError(f"broker={broker}: it is up already")
+        if (broker, None) in self._partitions:
+            raise UsageError(f"broker={broker}: it is cut off and would wait for ever: heal first")
         self._run(self._start_broker, broker)
 
     def stop_broker(self, broker: int) -> None:
@@ -246,6 +269,65 @@ class Cluster:
         """
         self._find(broker)
         self._run(self._kill_broker, broker)
+
+    def power_off(self, broker: int) -> None:
+        """Turn a broker's host off, until `start_broker`. Bytes that it did not flush are lost,
+        wholly or but for a random part, perhaps torn. Its open connections stay silent, as no host
+        closes them; new ones are refused.
+
+        Raises:
+            UsageError: no such broker is up, the cluster does not run in `with`, or its `storage`
+                was given, whose bytes it cannot lose.
+        """
+        self._disk_of(broker)
+        self._run(self._power_off, broker)
+
+    def fill_disk(self, broker: int) -> None:
+        """Let a broker's disk be full until `free_disk`: every write fails with ENOSPC. At the
+        first one the broker ends, and others lead its partitions.
+
+        Raises:
+            UsageError: as `power_off`.
+        """
+        self._disk_of(broker)
+        self._run(self._fill_disk, broker)
+
+    def free_disk(self, broker: int) -> None:
+        """Free a broker's disk, and start the broker again if it has ended because of it. Does
+        nothing if the disk is not full.
+
+        Raises:
+            UsageError: no such broker, it is cut off from the others, or the cluster does not run
+                in `with`.
+        """
+        self._check_broker(broker)
+        self._run(self._free_disk, broker)
+
+    def partition(self, broker: int, other: int | None = None) -> None:
+        """Cut a broker off from all others and all clients, or from one other broker, until `heal`.
+
+        No connection is closed and none is refused, but nothing is read and nothing is sent. A
+        broker that is cut off from all leads nothing after `broker.session.timeout.ms`.
+
+        Raises:
+            UsageError: no such broker, or the cluster does not run in `with`.
+        """
+        self._check_broker(broker)
+        if other is not None:
+            self._check_broker(other, "other")
+            if other == broker:
+                raise UsageError(f"other={other}: is the broker itself; give another, or none")
+        self._run(self._partition, broker, other)
+
+    def heal(self) -> None:
+        """End every `partition`. What waited is sent and received. On return the brokers that are
+        up take part in the cluster again.
+
+        Raises:
+            UsageError: the cluster does not run in `with`.
+            Unavailable: they do not within 60 s.
+        """
+        self._run(self._heal)
 
     def __enter__(self) -> Cluster:
         self.start()
@@ -287,13 +369,27 @@ class Cluster:
             raise UsageError(f"broker={broker}: brokers that are up: {up}")
         return self._brokers[broker]
 
-    def _run(self, change: Callable[[int], Coroutine[Any, Any, None]], broker: int) -> None:
+    def _check_broker(self, broker: int, name: str = "broker") -> None:
+        if not 0 <= checked_integer(name, broker) < self._count:
+            raise UsageError(f"{name}={broker}: brokers are 0 to {self._count - 1}")
+
+    def _disk_of(self, broker: int) -> FaultyDisk:
+        self._find(broker)
+        disk = self._disks.get(_storage_name(broker))
+        if disk is None:
+            raise UsageError(
+                f"broker={broker}: its disk cannot fail, as the cluster was given `storage`; give "
+                "`data` instead, or neither"
+            )
+        return disk
+
+    def _run(self, change: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
         if self._thread is None:
             raise UsageError(
-                "brokers are started, stopped and killed only in a cluster with its own thread: "
+                "brokers are started, stopped and disturbed only in a cluster with its own thread: "
                 "enter it with `with`, and call this with asyncio.to_thread from coroutines"
             )
-        self._thread.run(change, broker)
+        self._thread.run(change, *args)
 
     async def _open(self) -> None:
         try:
@@ -335,7 +431,7 @@ class Cluster:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
 
     async def _open_broker(self, broker_id: int, port: int) -> _Member:
-        name = f"broker-{broker_id}"
+        name = _storage_name(broker_id)
         storage = self._make_storage(name)
         broker = Broker(
             broker_id,
@@ -345,8 +441,8 @@ class Cluster:
             {**self._options, **self._own_options(broker_id, name)},
             self._now_ms,
             self._random,
+            self._faults[broker_id],
         )
-        broker.listener.faults.slow(self._slow_ms.get(broker_id, 0))
         try:
             address = self._host, await broker.bind(self._host, port)
         except BaseException:
@@ -358,6 +454,10 @@ class Cluster:
         if broker_id not in self._bound:
             raise UsageError(f"broker={broker_id}: brokers are 0 to {self._count - 1}")
         await self._stop_watching(broker_id)  # after a failure it may still be closing
+        if broker_id in self._without_power:
+            self._without_power.discard(broker_id)
+            self._faults[broker_id].heal()
+            self._cut()
         member = await self._open_broker(broker_id, self._bound[broker_id])
         try:
             await member.broker.start(*member.address)
@@ -402,6 +502,73 @@ class Cluster:
             member.broker.abort()
             member.storage.close()
 
+    async def _power_off(self, broker_id: int) -> None:
+        disk = self._disk_of(broker_id)
+        self._without_power.add(broker_id)
+        self._faults[broker_id].cut()
+        await self._kill_broker(broker_id)
+        disk.lose_power(self._random)
+
+    async def _fill_disk(self, broker_id: int) -> None:
+        self._disk_of(broker_id).is_full = True
+
+    async def _free_disk(self, broker_id: int) -> None:
+        disk = self._disks.get(_storage_name(broker_id))
+        if disk is None or not disk.is_full:
+            return
+        disk.is_full = False
+        member, watcher = self._brokers.get(broker_id), self._watchers.get(broker_id)
+        is_up = member is not None and member.broker.replicas.failure is None
+        if is_up or watcher is None:  # nothing watches a broker that was stopped or killed
+            return
+        await asyncio.wait([watcher])
+        await self._start_broker(broker_id)
+
+    async def _partition(self, broker_id: int, other: int | None) -> None:
+        self._partitions.add((broker_id, other))
+        self._cut()
+
+    def _cut(self) -> None:
+        for broker_id, other in self._partitions:
+            if other is None:
+                self._faults[broker_id].cut()
+            else:
+                self._faults[broker_id].cut((self._host, self._bound[other]))
+                self._faults[other].cut((self._host, self._bound[broker_id]))
+
+    async def _heal(self) -> None:
+        cut_off = {broker_id for broker_id, other in self._partitions if other is None}
+        self._partitions.clear()
+        for broker_id, faults in enumerate(self._faults):
+            if broker_id not in self._without_power:
+                faults.heal()
+        try:
+            async with asyncio.timeout(_HEAL_S):
+                await _run_all(
+                    self._take_part(self._brokers[broker_id].broker)
+                    for broker_id in cut_off & self._brokers.keys()
+                )
+        except TimeoutError:
+            raise Unavailable(
+                f"brokers that were cut off: {sorted(cut_off)}; not all of them take part in the "
+                f"cluster again within {_HEAL_S} s"
+            ) from None
+
+    async def _take_part(self, broker: Broker) -> None:
+        """Wait until a broker knows what the controller has decided and is not fenced, or has
+        failed."""
+        assert self._controller is not None
+        decided = self._controller.controller.journal.end_offset
+        waits = [
+            asyncio.ensure_future(broker.take_part(decided)),
+            asyncio.ensure_future(broker.failed.wait()),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+
     async def _close(self) -> None:
         found = [
             await self._stop_watching(broker_id)
@@ -410,7 +577,12 @@ class Cluster:
         members = [member for member in found if member is not None]
         controller, self._controller = self._controller, None
         temporary, self._temporary = self._temporary, None
-        self._slow_ms = {}
+        for faults in self._faults:
+            faults.heal()
+        self._begin_faults()
+        for disk in self._disks.values():
+            disk.is_full = False
+        self._disks.clear()
         try:
             # The controller first, as it would elect new leaders for each stopped broker.
             closed: list[BaseException | None] = []
@@ -438,11 +610,11 @@ class Cluster:
             from tempfile import mkdtemp
 
             self._temporary = mkdtemp(prefix="trimtab-")
-        return DirectoryStorage(
-            self._path(name),
-            max_open_files=files_per_storage(self._count + 1),  # and the controller's
-            durable=self._temporary is None,
-        )
+        disk = self._disks.get(name)
+        if disk is None:
+            disk = FaultyDisk(self._path(name), durable=self._temporary is None)
+            self._disks[name] = disk
+        return disk.mount(files_per_storage(self._count + 1))  # and the controller's
 
     def _path(self, name: str) -> str:
         """The path of a node's data; only its name if `storage` decides the path."""
@@ -473,6 +645,10 @@ class _Member(NamedTuple):
     broker: Broker
     storage: Storage
     address: tuple[str, int]
+
+
+def _storage_name(broker_id: int) -> str:
+    return f"broker-{broker_id}"
 
 
 async def _run_all(each: Iterable[Coroutine[Any, Any, None]]) -> None:

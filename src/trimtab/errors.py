@@ -3,6 +3,7 @@
     KafkaError
     ├── UsageError     the caller broke a rule; never retried
     ├── CorruptData    malformed bytes: a frame, a message, a batch
+    ├── NotSerialized    a producer's serializer refused an object
     ├── NotDeserialized    a consumer's deserializer refused a record
     ├── Unavailable    no answer in time, or the connection was lost; the request may be carried out
     ├── AuthenticationFailed    client or broker refused the other's identity; never retried
@@ -231,6 +232,27 @@ class UsageError(KafkaError, ValueError):
 
 class CorruptData(KafkaError):
     """Malformed bytes. They close one connection or fail one batch, never the broker."""
+
+
+class NotSerialized(KafkaError):
+    """A serializer raised an error, which is the cause of this one. Nothing was sent.
+
+    Attributes:
+        topic: the topic that the record was for.
+        part: which part of it the serializer refused, `key` or `value`.
+    """
+
+    def __init__(self, topic: str, part: str, error: BaseException) -> None:
+        self.topic = topic
+        self.part = part
+        self._error = error
+        super().__init__(
+            f"topic {topic}: the serializer of the {part} raised {type(error).__name__}: {error};"
+            " the record was not sent"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return NotSerialized, (self.topic, self.part, self._error)
 
 
 class NotDeserialized(KafkaError):

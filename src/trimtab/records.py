@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 Header: TypeAlias = tuple[str, bytes | None]
 """One record header: a name and an opaque value (KIP-82)."""
@@ -21,6 +21,10 @@ class TimestampType(IntEnum):
     NONE = -1
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
+
+
+Servers: TypeAlias = str | Iterable[str] | Mapping[str, object] | None
+"""A client's first argument: `host:port`, several with commas or as a list; or its options."""
 
 
 class TopicPartition(NamedTuple):
@@ -50,15 +54,66 @@ class Record(NamedTuple):
     headers: Headers
 
 
-Deserializer: TypeAlias = Callable[[bytes], Any]
+Bytes: TypeAlias = bytes | bytearray | memoryview
+"""What a record's key or value is made of."""
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # type checkers have it; it knows defaults (PEP 696)
+
+    T_contra = TypeVar("T_contra", contravariant=True)
+    # What `send` of a producer takes: bytes without a serializer.
+    Key = TypeVar("Key", default=Bytes, contravariant=True)
+    Value = TypeVar("Value", default=Bytes, contravariant=True)
+    # What a serializer takes: anything, if that has no type, such as a lambda.
+    AnyKey = TypeVar("AnyKey", default=Any)
+    AnyValue = TypeVar("AnyValue", default=Any)
+else:
+    from typing import TypeVar
+
+    T_contra, Key, Value, AnyKey, AnyValue = (
+        TypeVar(name) for name in ("T_contra", "Key", "Value", "AnyKey", "AnyValue")
+    )
+
+
+class ContextSerializer(Protocol[T_contra]):
+    """A serializer that depends on the topic, or adds headers (KIP-336)."""
+
+    def serialize(self, topic: str, headers: list[Header], data: T_contra, /) -> Bytes | None:
+        """The bytes of `data`. Headers that it appends to `headers` are sent with the record."""
+
+
+class ContextDeserializer(Protocol):
+    """A deserializer that depends on the topic or the headers (KIP-336)."""
+
+    def deserialize(self, topic: str, headers: Headers, data: bytes, /) -> Any:
+        """The object that `data` stands for."""
+
+
+Serializer: TypeAlias = Callable[[T_contra], Bytes | None] | ContextSerializer[T_contra]
+"""Makes a key's or value's bytes of an object."""
+
+Deserializer: TypeAlias = Callable[[bytes], Any] | ContextDeserializer
 """Makes an object of a key's or value's bytes."""
+
+
+class InContext(NamedTuple):
+    """A conversion of which topic, headers and data are the arguments."""
+
+    convert: Callable[[str, Any, Any], Any]
+
+
+class Serializers(NamedTuple):
+    """What a producer makes of keys and values; None takes them as bytes."""
+
+    key: Callable[[Any], Any] | InContext | None
+    value: Callable[[Any], Any] | InContext | None
 
 
 class Deserializers(NamedTuple):
     """What a consumer makes of keys and values; None leaves them as bytes."""
 
-    key: Deserializer | None
-    value: Deserializer | None
+    key: Deserializer | InContext | None
+    value: Deserializer | InContext | None
 
 
 class RecordMetadata(NamedTuple):

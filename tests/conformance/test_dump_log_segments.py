@@ -1,8 +1,12 @@
-"""Kafka's DumpLogSegments reads trimtab's files without complaints."""
+"""Kafka's DumpLogSegments reads trimtab's files without complaints; `trimtab dump-log` prints the
+same."""
 
 import asyncio
 import re
+import shutil
+import struct
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -10,6 +14,8 @@ import pytest
 
 from benchmarks.processes import call_java
 from tests.kafka import needs_kafka
+from trimtab import Admin, Cluster, Consumer, Producer
+from trimtab.cli import main
 from trimtab.runtime.files import DirectoryStorage
 from trimtab.storage.log import Log
 from trimtab.storage.log_config import LogConfig
@@ -162,3 +168,166 @@ def test_indexes_of_a_compacted_log(compacted: Path) -> None:
     indexes = f"{files(compacted, '.index')},{files(compacted, '.timeindex')}"
     assert dump("--files", indexes)[1] == []
     assert dump("--files", indexes, "--index-sanity-check")[1] == []
+
+
+def dump_ours(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, list[str]]:
+    code = main(["dump-log", *words])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err.splitlines()
+
+
+def all_files(directory: Path) -> str:
+    suffixes = ".log", ".index", ".timeindex", ".snapshot"
+    return ",".join(files(directory, suffix) for suffix in suffixes)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "--deep-iteration",
+        "--print-data-log",
+        "--print-data-log --skip-record-metadata",
+        "--print-data-log --max-bytes 4000",
+        "--index-sanity-check",
+        "--verify-index-only",
+    ],
+)
+def test_trimtab_prints_the_same(
+    directory: Path, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    arguments = ("--files", all_files(directory), *words.split())
+    theirs, _ = dump(*arguments)
+    assert dump_ours(capsys, *arguments) == (0, theirs, [])
+
+
+def test_trimtab_prints_the_same_of_a_compacted_log(
+    compacted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--files", all_files(compacted), "--print-data-log")
+    theirs, _ = dump(*arguments)
+    code, ours, notes = dump_ours(capsys, *arguments)
+    assert (code, ours) == (0, theirs)
+    assert notes
+    assert all("such gaps are normal" in line for line in notes)
+
+
+@pytest.fixture(scope="module")
+def broker_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data of a cluster with transactions and groups of both protocols."""
+    root = tmp_path_factory.mktemp("cluster")
+    one = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
+    with Cluster(brokers=1, data=root, config=one) as cluster:
+        servers = cluster.bootstrap_servers
+        with Admin(servers) as admin:
+            admin.create_topic("dumped", partitions=1)
+        with Producer(servers, transactional_id="dump") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("dumped", b"aborted").result()
+            producer.abort_transaction()
+            with producer.transaction():
+                producer.send("dumped", None, key=b"k", headers=[("h", b"1"), ("g", None)])
+        for protocol in ("classic", "consumer"):
+            with Consumer(
+                servers,
+                group_id=f"dump-{protocol}",
+                group_protocol=protocol,
+                auto_offset_reset="earliest",
+            ) as consumer:
+                consumer.subscribe(["dumped"])
+                while not consumer.poll():
+                    pass
+    return root
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("broker-0/dumped-0", "--print-data-log"),
+        ("broker-0/__consumer_offsets-0", "--offsets-decoder"),
+        ("broker-0/__transaction_state-0", "--transaction-log-decoder"),
+        ("controller/__cluster_metadata-0", "--cluster-metadata-decoder"),
+        ("controller/__cluster_metadata-0", "--cluster-metadata-decoder --skip-record-metadata"),
+    ],
+)
+def test_trimtab_decodes_the_same(
+    broker_files: Path, capsys: pytest.CaptureFixture[str], name: str, words: str
+) -> None:
+    arguments = ("--files", files(broker_files / name, ".log"), *words.split())
+    theirs, _ = dump(*arguments)
+    assert theirs.count("payload: ") > 0
+    assert dump_ours(capsys, *arguments) == (0, theirs, [])
+
+
+def test_trimtab_prints_the_same_of_aborted_transactions(
+    broker_files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = ",".join(
+        files(broker_files / "broker-0" / "dumped-0", suffix)
+        for suffix in (".txnindex", ".snapshot")
+    )
+    theirs, _ = dump("--files", paths)
+    assert theirs.count("producerId: ") >= 2
+    assert dump_ours(capsys, "--files", paths) == (0, theirs, [])
+
+
+def _change(path: Path, at: int, content: bytes) -> None:
+    whole = bytearray(path.read_bytes())
+    whole[at : at + len(content)] = content
+    path.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "position", "damage", "java"),
+    [
+        (".index", 8, lambda path: _change(path, 11, b"\7"), "Mismatches in"),
+        (
+            ".timeindex",
+            12,
+            lambda path: _change(path, 12, struct.pack(">q", 1_000_001)),
+            "Found timestamp mismatch",
+        ),
+        (".timeindex", 12, lambda path: _change(path, 23, b"\1"), "are not found in"),
+    ],
+)
+def test_what_kafkas_tool_finds_in_indexes_is_found(
+    directory: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    suffix: str,
+    position: int,
+    damage: Callable[[Path], None],
+    java: str,
+) -> None:
+    copied = tmp_path / "flights-0"
+    shutil.copytree(directory, copied)  # Kafka's tool truncates an index
+    path = sorted(copied.glob(f"*{suffix}"))[0]
+    damage(path)
+    theirs, complaints = dump("--files", str(path))
+    assert java in complaints[0]
+    code, ours, problems = dump_ours(capsys, "--files", str(path))
+    assert (code, ours) == (1, theirs)
+    assert problems[0].startswith(f"{path}, position {position}: ")
+
+
+def test_what_kafkas_tool_finds_in_batches_is_found(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"{0:020d}.log"
+    content = bytearray(sorted(directory.glob("*.log"))[0].read_bytes())
+    at = 0
+    for _ in range(5):
+        at += 12 + int.from_bytes(content[at + 8 : at + 12], "big")
+    content[at + 70] ^= 1
+    path.write_bytes(content[:-7])
+    theirs, _ = dump("--files", str(path))
+    assert f"position: {at} " in next(
+        line for line in theirs.splitlines() if line.endswith("isvalid: false")
+    )
+    code, ours, problems = dump_ours(capsys, "--files", str(path))
+    *lines, last = theirs.splitlines()
+    assert (code, ours.splitlines()) == (1, lines)
+    assert "invalid bytes at the end" in last
+    assert problems[0].startswith(f"{path}, position {at}: the batch has CRC ")
+    assert "the file ends within a batch" in problems[1]

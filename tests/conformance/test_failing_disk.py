@@ -70,7 +70,7 @@ def running(data: Path, port: int) -> Iterator[subprocess.Popen[str]]:
 
 
 def ours(servers: str, acks: str) -> tuple[Callable[..., Any], Callable[[], Any]]:
-    producer = Producer(servers, acks=acks, linger_ms=1)
+    producer = Producer({"bootstrap.servers": servers, "acks": acks}, linger_ms=1)
 
     def send(number: int, note: Callable[[int, int, int], None]) -> None:
         def done(delivery: Any) -> None:

@@ -56,7 +56,7 @@ def topic(cluster: Cluster, request: pytest.FixtureRequest) -> str:
 
 
 def produce_with_trimtab(servers: str, topic: str, codec: str) -> None:
-    with Producer(bootstrap_servers=servers, compression_type=codec) as producer:
+    with Producer({"bootstrap.servers": servers, "compression.type": codec}) as producer:
         deliveries = [
             producer.send(topic, value, key=key, headers=list(headers), partition=partition)
             for partition, key, value, headers in expected()

@@ -92,7 +92,9 @@ def polling(poll: Callable[[], object], close: Callable[[], object]) -> Iterator
 @contextmanager
 def reading(address: str, group: str, protocol: str, topics: list[str]) -> Iterator[None]:
     consumer = Consumer(
-        address, group_id=group, group_protocol=protocol, auto_offset_reset="earliest"
+        {"bootstrap.servers": address, "group.protocol": protocol},
+        group_id=group,
+        auto_offset_reset="earliest",
     )
     consumer.subscribe(topics)
     with polling(lambda: consumer.poll(timeout_ms=100), consumer.close):

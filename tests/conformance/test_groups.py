@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -144,7 +145,7 @@ def read_with_aiokafka(servers: str, topic: str, member: str, reading: Reading) 
 def read_with_trimtab(
     servers: str, topic: str, member: str, reading: Reading, protocol: str = "classic"
 ) -> None:
-    options: dict[str, object] = {"group_protocol": protocol}
+    options: dict[str, Any] = {"group_protocol": protocol}
     if protocol == "classic":
         options["partition_assignment_strategy"] = "range,roundrobin"  # aiokafka's is the latter
     with Consumer(servers, group_id=topic, auto_offset_reset="earliest", **options) as consumer:

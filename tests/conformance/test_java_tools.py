@@ -317,7 +317,7 @@ def test_dump_log_segments_reads_our_files_without_complaint(tmp_path: Path) -> 
             admin.create_topic(topic, partitions=1)
         for codec in CODECS:
             with Producer(
-                bootstrap_servers=cluster.bootstrap_servers, compression_type=codec
+                {"bootstrap.servers": cluster.bootstrap_servers, "compression.type": codec}
             ) as producer:
                 for number in range(20_000):
                     producer.send(topic, b"value-%d" % number * 3, key=b"%d" % number)

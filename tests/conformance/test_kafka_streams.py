@@ -199,7 +199,7 @@ class Scene:
         return counts
 
     def _read_output(self, isolation: str) -> Consumer:
-        consumer = Consumer(self._servers, isolation_level=isolation)
+        consumer = Consumer({"bootstrap.servers": self._servers, "isolation.level": isolation})
         partitions = [TopicPartition(self.output, number) for number in range(PARTITIONS)]
         consumer.assign(partitions)
         consumer.seek_to_beginning(*partitions)

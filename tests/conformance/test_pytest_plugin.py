@@ -12,13 +12,80 @@ BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/testing.md").read_text
 
 
 def test_the_programs_of_the_guide_pass(pytester: pytest.Pytester) -> None:
-    topics, conftest, faults, virtual, plain = BLOCKS
+    topics, conftest, killed, separated, virtual, plain, unittest = BLOCKS
     pytester.makeconftest(conftest)
     pytester.makepyfile(
-        test_topics=topics, test_faults=faults, test_virtual=virtual, test_plain=plain
+        test_topics=topics,
+        test_killed=killed,
+        test_virtual=virtual,
+        test_unittest=unittest,
+        plain=plain,
     )
     done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error", "-v")
     done.assert_outcomes(passed=5)
+    assert pytester.runpython(pytester.path / "plain.py").ret == 0
+    (pytester.path / "conftest.py").unlink()
+    separate = pytester.makepyfile(test_separated=separated)
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error", separate)
+    done.assert_outcomes(passed=3)
+
+
+def test_ctrl_c_in_a_test_or_fixture_ends_the_run_and_the_cluster(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile("""
+import os, signal
+import pytest
+
+@pytest.fixture
+def interrupted(kafka_cluster):
+    os.kill(os.getpid(), signal.SIGINT)
+
+def test_fixture(interrupted):
+    pass
+
+def test_waiting(kafka_topic, kafka_records):
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    kafka_records(kafka_topic, count=1, timeout_s=300)
+
+@pytest.mark.virtual_time
+async def test_virtual(virtual_kafka):
+    os.kill(os.getpid(), signal.SIGINT)
+    await virtual_kafka.stop(0)
+""")
+    pytester.mkdir("data")
+    monkeypatch.setenv("TMPDIR", str(pytester.path / "data"))
+    for name in ("test_fixture", "test_waiting", "test_virtual"):
+        done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-k", name, timeout=120)
+        assert done.ret == pytest.ExitCode.INTERRUPTED
+        done.stdout.fnmatch_lines(["*KeyboardInterrupt*"])
+        done.stderr.no_fnmatch_line("*Traceback*")
+        assert not list((pytester.path / "data").glob("trimtab-*"))
+
+
+def test_pytest_asyncio_and_virtual_time_share_a_run(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("pytest_asyncio")
+    pytester.makepyfile("""
+import asyncio, time
+import pytest
+
+async def test_real(kafka_topic):
+    assert time.time() > 1_780_000_000
+
+class TestIn:
+    @pytest.mark.virtual_time(brokers=1)
+    @pytest.mark.parametrize("hours", [1, 2])
+    async def test_virtual(self, virtual_kafka, hours):
+        began = time.monotonic()
+        await asyncio.sleep(hours * 3600)
+        assert time.monotonic() - began == pytest.approx(hours * 3600)
+""")
+    for mode in ("auto", "strict"):
+        done = pytester.runpytest_subprocess(
+            *("-p", "no:cacheprovider", "-o", f"asyncio_mode={mode}"), timeout=200
+        )
+        done.assert_outcomes(passed=3 if mode == "auto" else 2, failed=int(mode == "strict"))
 
 
 def test_each_worker_of_xdist_has_a_cluster(pytester: pytest.Pytester) -> None:

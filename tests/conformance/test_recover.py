@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -102,6 +103,12 @@ def test_a_lost_directory_is_rebuilt_from_the_brokers(
         pass
     assert main(["recover", "--data", str(data), "--dry-run"]) == 0
     assert not (data / "controller").exists()
+    capsys.readouterr()
+    assert main(["recover", "--data", str(data), "--dry-run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {"topic": "later", "partitions": 4} in told["topics"]
+    assert (told["written"], told["hasOldCopy"], told["oldDirectory"]) == (False, False, None)
+    assert told["controller"] == f"{data}/controller"
     assert main(["recover", "--data", str(data)]) == 0
     shown = capsys.readouterr().out
     assert "topic later: 4 partitions" in shown

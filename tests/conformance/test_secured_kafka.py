@@ -242,9 +242,9 @@ def test_a_key_whose_password_is_wrong_or_missing(kafka: SecuredKafka) -> None:
         "ssl_keystore_certificate_chain": (kafka.certificates.directory / "client.crt").read_text(),
     }
     with pytest.raises(UsageError, match=r"key is encrypted; give ssl\.key\.password"):
-        Producer(kafka.tls, **text)
+        Producer({"bootstrap.servers": kafka.tls, **text})
     with pytest.raises(UsageError, match=r"ssl\.key\.password is wrong"):
-        Producer(kafka.tls, ssl_key_password="open", **text)
+        Producer({"bootstrap.servers": kafka.tls, **text}, ssl_key_password="open")
 
 
 def test_a_client_without_the_certificate_that_is_asked_for(kafka: SecuredKafka) -> None:
@@ -397,7 +397,9 @@ def test_a_listener_that_speaks_something_else(
 ) -> None:
     place = getattr(kafka, listener)
     with (
-        Producer(place, security_protocol=protocol, max_block_ms=500) as producer,
+        Producer(
+            {"bootstrap.servers": place, "security.protocol": protocol}, max_block_ms=500
+        ) as producer,
         pytest.raises(KafkaError, match=f"security.protocol={protocol}") as caught,
     ):
         producer.send("any", b"value")

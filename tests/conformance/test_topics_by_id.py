@@ -130,8 +130,8 @@ def test_the_coordinator_evaluates_an_expression(servers: str, name: str) -> Non
     fill(servers, f"{name}.a", 0, 10)
     fill(servers, f"{name}.b", 10, 20)
     fill(servers, f"{name}-c", 20, 30)
-    options = {"group_protocol": "consumer", "auto_offset_reset": "earliest"}
-    with Consumer(servers, group_id=name, **options) as consumer:
+    options = {"group.protocol": "consumer", "auto.offset.reset": "earliest", "group.id": name}
+    with Consumer({"bootstrap.servers": servers, **options}) as consumer:
         consumer.subscribe(SubscriptionPattern(rf"{name}\..*"))
         assert read(consumer, 20) == list(range(20))
         consumer.subscribe([f"{name}-c"])

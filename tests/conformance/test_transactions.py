@@ -66,7 +66,7 @@ def topic(servers: str, name: str) -> str:
     return name
 
 
-def transactional(servers: str, name: str, **options: object) -> Producer:
+def transactional(servers: str, name: str, **options: Any) -> Producer:
     return Producer(servers, transactional_id=name, linger_ms=5, **options)
 
 

@@ -35,7 +35,7 @@ def read(consumer: Consumer, count: int) -> list[bytes | None]:
     return values
 
 
-def consume(cluster: Cluster, reset: str, **options: object) -> Consumer:
+def consume(cluster: Cluster, reset: Any, **options: Any) -> Consumer:
     return Consumer(cluster.bootstrap_servers, auto_offset_reset=reset, **options)
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ def topic(servers: str, request: pytest.FixtureRequest) -> str:
     return name
 
 
-def transactional(servers: str, name: str, endless: bool = False, **options: object) -> Producer:
+def transactional(servers: str, name: str, endless: bool = False, **options: Any) -> Producer:
     return Producer(
         servers,
         transactional_id=name,

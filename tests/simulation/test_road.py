@@ -12,13 +12,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import pytest
 
 from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.admin import AsyncAdmin
 from trimtab.client.consumer import AsyncConsumer
+from trimtab.client.network.option_types import ProducerOptions
 from trimtab.client.producer import AsyncProducer
 from trimtab.cluster import Cluster
 from trimtab.records import Record, TopicPartition
@@ -48,7 +49,7 @@ def run_road(
     send_all: Callable[[World, Send], Awaitable[None]],
     slow_ms: float = 0,
     link: Link | None = None,
-    **options: object,
+    **options: Unpack[ProducerOptions],
 ) -> Run:
     """Produce records, read them back, and check each one.
 
@@ -68,7 +69,7 @@ async def _road(
     world: World,
     send_all: Callable[[World, Send], Awaitable[None]],
     slow_ms: float,
-    options: dict[str, object],
+    options: ProducerOptions,
 ) -> tuple[float, ...]:
     cluster = Cluster(
         brokers=3, storage=world.disk, now_ms=world.now_ms, random=world.random("cluster")
@@ -91,7 +92,7 @@ async def _produce(
     world: World,
     bootstrap: str,
     send_all: Callable[[World, Send], Awaitable[None]],
-    options: dict[str, object],
+    options: ProducerOptions,
 ) -> list[Delivery]:
     deliveries: list[Delivery] = []
     async with AsyncProducer(

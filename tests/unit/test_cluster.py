@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -16,6 +18,7 @@ from trimtab.errors import UsageError
 from trimtab.runtime.descriptors import files_per_storage
 from trimtab.runtime.files import DirectoryStorage
 from trimtab.sim.world import World
+from trimtab.storage.storage import StorageError
 from trimtab.wire.framing import decode_response, encode_request
 from trimtab.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
@@ -253,6 +256,188 @@ def test_only_brokers_that_are_up_end_and_only_others_start() -> None:
     asyncio.run(scenario())
 
 
+QUICK = {
+    "default.replication.factor": 3,
+    "min.insync.replicas": 2,
+    "broker.heartbeat.interval.ms": 100,
+    "broker.session.timeout.ms": 500,
+    "replica.lag.time.max.ms": 500,
+}
+
+
+@pytest.fixture
+def three() -> Iterator[tuple[Cluster, Admin, Producer]]:
+    """Three brokers that elect leaders soon, topic t with a record in each of its three partitions,
+    and a producer that waits for two replicas."""
+    with (
+        Cluster(brokers=3, config=QUICK) as cluster,
+        Admin(cluster.bootstrap_servers, request_timeout_ms=1000) as admin,
+        Producer(
+            cluster.bootstrap_servers, acks="all", linger_ms=0, request_timeout_ms=1000
+        ) as producer,
+    ):
+        admin.create_topic("t", partitions=3)
+        for partition in range(3):
+            producer.send("t", b"before", partition=partition).result()
+        yield cluster, admin, producer
+
+
+def in_sync(admin: Admin, count: int) -> None:
+    """Return once every partition of topic t has as many replicas in sync."""
+    while any(
+        len(each.in_sync_replicas) != count for each in admin.describe_topics(["t"])["t"].partitions
+    ):
+        pass
+
+
+def refuses_or_is_silent(address: tuple[str, int]) -> type[OSError]:
+    with socket.create_connection(address) as connection:
+        connection.settimeout(0.1)
+        request = encode_request(MetadataRequest(topics=None), 9, 1, "t")
+        connection.sendall(b"".join(map(bytes, request)))
+        with pytest.raises(OSError, match=r"timed out|refused|reset") as error:
+            connection.recv(1)
+        return error.type
+
+
+def test_a_broker_that_is_cut_off_is_replaced_and_catches_up(
+    three: tuple[Cluster, Admin, Producer],
+) -> None:
+    cluster, admin, producer = three
+    addresses = cluster.addresses
+    cluster.partition(0)
+    for partition in range(3):
+        assert producer.send("t", b"while", partition=partition).result().offset == 1
+    for each in admin.describe_topics(["t"])["t"].partitions:
+        assert each.leader != 0
+        assert set(each.in_sync_replicas) == {1, 2}
+    assert refuses_or_is_silent(addresses[0]) is TimeoutError
+    assert cluster.addresses == addresses
+    cluster.heal()
+    assert len(metadata(addresses[1]).brokers) == 3  # it takes part
+    assert 0 not in leaders(addresses[0]).values()  # and knows what was decided
+    in_sync(admin, 3)
+    cluster.heal()  # once more does nothing
+
+
+def test_two_brokers_that_are_cut_from_each_other_do_not_follow_each_other(
+    three: tuple[Cluster, Admin, Producer],
+) -> None:
+    cluster, admin, producer = three
+    cluster.partition(1, 2)
+    for partition in range(3):
+        producer.send("t", b"while", partition=partition).result()
+    found = admin.describe_topics(["t"])["t"].partitions
+    for each in found:
+        if each.leader in (1, 2):
+            assert set(each.in_sync_replicas) == {0, each.leader}
+    assert {each.leader for each in found} == {0, 1, 2}
+    metadata(cluster.addresses[1])  # clients reach all
+    cluster.heal()
+    in_sync(admin, 3)
+
+
+def test_a_loss_of_power_loses_what_was_not_flushed(
+    three: tuple[Cluster, Admin, Producer],
+) -> None:
+    cluster, admin, producer = three
+    addresses = cluster.addresses
+    log = Path(cluster._path("broker-2")) / "t-0" / "00000000000000000000.log"
+    in_sync(admin, 3)
+    for _ in range(20):
+        producer.send("t", bytes(10_000), partition=0).result()
+    in_sync(admin, 3)
+    written = log.read_bytes()
+    with socket.create_connection(addresses[2]) as connection:
+        metadata(addresses[2])
+        cluster.power_off(2)
+        connection.settimeout(0.1)
+        with pytest.raises(TimeoutError):  # nobody has closed it
+            connection.recv(1)
+        assert cluster.down == [2]
+        assert log.read_bytes() != written
+        with pytest.raises(ConnectionRefusedError):
+            metadata(addresses[2])
+        assert producer.send("t", b"while", partition=0).result().offset == 21
+        cluster.start_broker(2)
+        connection.settimeout(10)
+        with suppress(ConnectionResetError):  # by the host that has booted again
+            assert connection.recv(1) == b""
+    assert cluster.addresses == addresses
+    in_sync(admin, 3)
+    assert log.read_bytes()[: len(written)] == written  # fetched from the leader
+
+
+def test_a_broker_without_power_stays_away_when_others_are_healed(
+    three: tuple[Cluster, Admin, Producer],
+) -> None:
+    cluster, admin, _ = three
+    cluster.partition(1)
+    with socket.create_connection(cluster.addresses[2]) as connection:
+        cluster.power_off(2)
+        cluster.heal()
+        connection.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        cluster.start_broker(2)
+    in_sync(admin, 3)
+
+
+def test_a_broker_that_is_cut_off_stays_so_when_it_starts(
+    three: tuple[Cluster, Admin, Producer],
+) -> None:
+    cluster, _, _ = three
+    cluster.partition(1, 2)
+    cluster.power_off(2)
+    cluster.start_broker(2)
+    assert cluster._faults[2]._cut == {cluster.addresses[1]}
+    cluster.partition(2)
+    cluster.kill_broker(2)
+    with pytest.raises(UsageError, match="broker=2: it is cut off and would wait for ever: heal"):
+        cluster.start_broker(2)
+    cluster.heal()
+    cluster.start_broker(2)
+
+
+def test_a_broker_whose_disk_is_full_ends_and_is_up_once_it_is_free(
+    three: tuple[Cluster, Admin, Producer],
+) -> None:
+    cluster, admin, producer = three
+    cluster.fill_disk(1)
+    for partition in range(3):
+        assert producer.send("t", b"while", partition=partition).result().offset == 1
+    in_sync(admin, 2)
+    assert cluster.down == [1]
+    cluster.free_disk(1)
+    assert cluster.down == []
+    in_sync(admin, 3)
+    cluster.free_disk(1)  # once more does nothing
+    cluster.fill_disk(1)
+    cluster.kill_broker(1)
+    with pytest.raises(StorageError, match="No space left"):
+        cluster.start_broker(1)
+    cluster.free_disk(1)
+    assert cluster.down == [1]  # as it was killed
+    cluster.start_broker(1)
+
+
+def test_faults_end_with_the_cluster(tmp_path: Path) -> None:
+    cluster = Cluster(brokers=2, data=tmp_path)
+    with cluster:
+        addresses = cluster.addresses
+        with socket.create_connection(addresses[0]) as connection:
+            cluster.partition(0)
+            cluster.fill_disk(1)
+            cluster.stop()
+            connection.settimeout(10)
+            with suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+    with cluster:
+        for address in cluster.addresses:
+            metadata(address, "t")
+        assert cluster.down == []
+
+
 def test_the_asynchronous_face_runs_on_the_running_loop() -> None:
     async def scenario() -> None:
         async with Cluster() as cluster:
@@ -274,6 +459,15 @@ def test_a_cluster_runs_in_a_virtual_world() -> None:
         assert world.disk("broker-2").exists("meta.properties")
 
 
+def test_a_given_storage_does_not_fail_on_request(tmp_path: Path) -> None:
+    with Cluster(storage=lambda name: DirectoryStorage(tmp_path / name)) as cluster:
+        for call in (cluster.power_off, cluster.fill_disk):
+            with pytest.raises(UsageError, match="broker=0: its disk cannot fail, as the cluster"):
+                call(0)
+        cluster.free_disk(0)
+        metadata(cluster.addresses[0])
+
+
 def test_wrong_arguments_of_a_clusters_methods_break_nothing() -> None:
     wrong: list[Any] = ["0", None, True, 1.5, [0], "x"]
     with Cluster() as cluster:
@@ -283,9 +477,20 @@ def test_wrong_arguments_of_a_clusters_methods_break_nothing() -> None:
                 cluster.start_broker,
                 cluster.stop_broker,
                 cluster.kill_broker,
+                cluster.power_off,
+                cluster.fill_disk,
+                cluster.free_disk,
+                cluster.partition,
             ):
                 with pytest.raises(UsageError, match="broker="):
                     call(broker)
+            if broker is not None:
+                with pytest.raises(UsageError, match="other="):
+                    cluster.partition(0, broker)
+        with pytest.raises(UsageError, match="other=0: is the broker itself"):
+            cluster.partition(0, 0)
+        with pytest.raises(UsageError, match="broker=1: brokers are 0 to 0"):
+            cluster.partition(1)
         for produce_ms in ("20", None, True, [1], -1, float("nan")):
             with pytest.raises(UsageError, match="produce_ms="):
                 cluster.slow(0, produce_ms)  # type: ignore[arg-type]

@@ -45,6 +45,28 @@ def test_the_finder_leaves_every_other_module_alone() -> None:
     assert finder.find_spec("trimtab.wire.absent_cy", wire) is None
 
 
+def test_the_source_is_refused_without_cython() -> None:
+    program = (
+        "import sys; sys.modules['cython'] = None\n"
+        "try: import trimtab\n"
+        "except ImportError as error: print(error.name, error)"
+    )
+    said = python(program, TRIMTAB_PURE="1")
+    assert said.startswith("cython TRIMTAB_PURE=1: ")
+    assert "pip install 'cython>=3.3'" in said
+
+
+def test_compiled_modules_need_no_cython() -> None:
+    program = (
+        "import sys; sys.modules['cython'] = None\n"
+        "from trimtab._pure import is_compiled\n"
+        "import trimtab\n"
+        "if is_compiled():\n"
+        "    for name in trimtab.__all__: getattr(trimtab, name)\n"
+    )
+    assert python(program, TRIMTAB_PURE="") == ""
+
+
 def test_importing_the_package_imports_nothing_of_it() -> None:
     program = (
         "import sys, trimtab; print([name for name in sys.modules if name.startswith('trimtab.')])"

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from random import Random
+from typing import Unpack
 
 from trimtab.blocking.face import Face, waits
 from trimtab.client.admin.async_admin import AsyncAdmin
+from trimtab.client.network.option_types import AdminOptions
 from trimtab.client.options import gather_options
 from trimtab.runtime.loop_thread import shared
 
@@ -38,7 +40,7 @@ class Admin(Face[AsyncAdmin]):
     def __init__(
         self,
         bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None = None,
-        **options: object,
+        **options: Unpack[AdminOptions],
     ) -> None:
         given = gather_options("admin", bootstrap_servers, options)
         admin = AsyncAdmin(given, random=Random())

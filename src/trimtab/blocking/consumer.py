@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from trimtab.blocking.face import Face, at_once, like, waits
 from trimtab.client.arguments import Partition, checked_wait_ms
@@ -22,6 +22,7 @@ from trimtab.client.consumer import STEP, AsyncConsumer
 from trimtab.client.fetcher.plan import Batches
 from trimtab.client.fetcher.reader import TABLE_BYTES, checked_table_bytes
 from trimtab.client.group.handover import Change, Kind
+from trimtab.client.network.option_types import ConsumerOptions
 from trimtab.client.options import gather_options
 from trimtab.client.subscriber import refuse_awaitable
 from trimtab.records import Record
@@ -38,8 +39,9 @@ class Consumer(Face[AsyncConsumer]):
         bootstrap_servers: `host:port, …` of the cluster; also as the option of that name. Or a
             dictionary of options, to which keyword arguments may add.
         options: Kafka's consumer options, dotted or in snake case, such as
-            `auto_offset_reset="earliest"`. `key_deserializer` and `value_deserializer` are
-            functions that make an object of bytes; a null stays None.
+            `auto_offset_reset="earliest"`. `key_deserializer` and `value_deserializer` make
+            objects of keys and values: a function of the bytes, or an object with
+            `deserialize(topic, headers, data)`, or one of confluent-kafka's. A null stays None.
 
     Raises:
         UsageError: an unknown option, or a value that is out of range.
@@ -50,7 +52,7 @@ class Consumer(Face[AsyncConsumer]):
     def __init__(
         self,
         bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None = None,
-        **options: object,
+        **options: Unpack[ConsumerOptions],
     ) -> None:
         given = gather_options("consumer", bootstrap_servers, options)
         consumer = AsyncConsumer(given, random=Random())

@@ -10,11 +10,12 @@ with Producer("127.0.0.1:9092", linger_ms=10) as producer:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from random import Random
 from threading import Lock
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from trimtab.blocking.face import Face, at_once, like, waits
 from trimtab.client.accumulator.intake_cy import Intake
@@ -24,11 +25,12 @@ from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.accumulator.table import Column, TableDelivery, TableSend, columns_of
 from trimtab.client.arguments import checked_seconds, checked_topic
 from trimtab.client.async_client import Close
+from trimtab.client.network.option_types import ProducerOptions
 from trimtab.client.options import producer_options
 from trimtab.client.producer import AsyncProducer, ProducerCalls
 from trimtab.client.producer_core import Core, grace_after, is_beyond_abort
 from trimtab.errors import TransactionError, UsageError
-from trimtab.records import Headers
+from trimtab.records import AnyKey, AnyValue, Bytes, Headers, Key, Serializer, Servers, Value
 from trimtab.runtime.loop_thread import shared
 from trimtab.system.clock import monotonic_clock, wall_clock
 from trimtab.system.waiting import new_gate, wait_for
@@ -37,7 +39,7 @@ HAND_OVER_SECONDS = 0.005
 """The longest that a sending thread waits for the loop's sender to look at the queues."""
 
 
-class Producer(Intake, Face[ProducerCalls]):
+class Producer(Intake, Face[ProducerCalls], Generic[Key, Value]):
     """Sends records from any thread: encodes them there, and sends them from a shared loop thread.
 
     Args:
@@ -47,6 +49,10 @@ class Producer(Intake, Face[ProducerCalls]):
             `partitioner_class` takes "round_robin", "sticky", "uniform_sticky", a callable
             `(topic, key, value, partitions, available) -> partition`, a class with that as its
             method `partition`, or None for Kafka's logic.
+            `key_serializer` and `value_serializer` make bytes of keys and values: a function of the
+            object, or an object with `serialize(topic, headers, data)`, or one of
+            confluent-kafka's, on the thread that sends. A None stays null. Type checkers see what
+            `send` then takes if they are given as keyword arguments.
 
     Close it with `with` or `close()`, which sends the buffered records. An unclosed producer is
     closed when the interpreter exits, which waits up to 30 s for all producers together, or, with a
@@ -60,12 +66,55 @@ class Producer(Intake, Face[ProducerCalls]):
         UsageError: an unknown option, or a value that is out of range.
     """
 
+    @overload
     def __init__(
-        self,
-        bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None = None,
-        **options: object,
-    ) -> None:
-        checked, custom = producer_options(bootstrap_servers, options)
+        self: Producer[Any, Any],
+        bootstrap_servers: Mapping[str, object],
+        **options: Unpack[ProducerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Producer[Bytes, Bytes],
+        bootstrap_servers: Servers = None,
+        *,
+        key_serializer: None = None,
+        value_serializer: None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Producer[Bytes, AnyValue],
+        bootstrap_servers: Servers = None,
+        *,
+        key_serializer: None = None,
+        value_serializer: Serializer[AnyValue],
+        **options: Unpack[ProducerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Producer[AnyKey, Bytes],
+        bootstrap_servers: Servers = None,
+        *,
+        key_serializer: Serializer[AnyKey],
+        value_serializer: None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Producer[AnyKey, AnyValue],
+        bootstrap_servers: Servers = None,
+        *,
+        key_serializer: Serializer[AnyKey],
+        value_serializer: Serializer[AnyValue],
+        **options: Unpack[ProducerOptions],
+    ) -> None: ...
+
+    def __init__(self, bootstrap_servers: Servers = None, **options: object) -> None:
+        checked, custom, serializers = producer_options(bootstrap_servers, options)
         name = checked.name_of(self)
 
         async def start() -> tuple[Core, ProducerCalls, Close]:
@@ -79,11 +128,24 @@ class Producer(Intake, Face[ProducerCalls]):
             self._core, calls, close = thread.run(start)
             self._look_done = new_gate()
             self._after_look = partial(_open, self._look_done)
-            Intake.__init__(self, self._core.accumulator)
+            Intake.__init__(self, self._core.accumulator, serializers)
             self._wrap(calls, close, thread)
         except BaseException:
             thread.release_soon()
             raise
+
+    if TYPE_CHECKING:  # which cannot see through the compiled class's
+
+        def send(
+            self,
+            topic: str,
+            value: Value | None = None,
+            key: Key | None = None,
+            headers: Headers | None = None,
+            partition: int | None = None,
+            timestamp: int | None = None,
+            on_delivery: Callable[[Delivery], object] | None = None,
+        ) -> Delivery: ...
 
     flush = waits(ProducerCalls.flush)
     partitions_for = waits(ProducerCalls.partitions_for)
@@ -240,7 +302,9 @@ class OpenTable:
         columns: the arguments of `send_table` that name columns.
     """
 
-    def __init__(self, producer: Producer, topic: str, columns: Mapping[str, Column]) -> None:
+    def __init__(
+        self, producer: Producer[Any, Any], topic: str, columns: Mapping[str, Column]
+    ) -> None:
         self._producer = producer
         self._table = TableSend(producer._core.accumulator, checked_topic(topic), columns)
 

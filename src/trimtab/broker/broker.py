@@ -36,6 +36,7 @@ from trimtab.metadata.features import SUPPORTED
 from trimtab.metadata.image import ClusterImage
 from trimtab.metadata.replayed import read_replayed, refuse_other_history
 from trimtab.server.api_versions import Features
+from trimtab.server.faults import Faults
 from trimtab.server.listener import Listener
 from trimtab.storage.log_directory import LogDirectory
 from trimtab.storage.storage import Storage, StorageError
@@ -61,6 +62,7 @@ class Broker:
         options: broker options (`trimtab.config.BROKER`), dotted or in snake case.
         now_ms: wall time in milliseconds.
         random: draws the ids of a new log directory, of this incarnation and of fetch sessions.
+        faults: those that tests inject.
 
     Attributes:
         view: what it knows of the cluster, and its options.
@@ -85,16 +87,17 @@ class Broker:
         options: Mapping[str, object],
         now_ms: Callable[[], int],
         random: Random,
+        faults: Faults | None = None,
     ) -> None:
         self.id = broker_id
-        self.view = ClusterView(broker_id, cluster_id, options)
+        self.view = ClusterView(broker_id, cluster_id, options, faults)
         config = self.view.config
         self._storage = storage
         logs = LogDirectory.open(
             storage, node_id=broker_id, cluster_id=cluster_id, now_ms=now_ms, random=random
         )
         self._links = link, lifecycle_link, metadata_link, isr_link = [
-            ControllerLink(*controller, f"broker-{broker_id}{use}")
+            ControllerLink(*controller, f"broker-{broker_id}{use}", self.view.faults)
             for use in ("", "-lifecycle", "-metadata", "-isr")
         ]
         self.lifecycle = Lifecycle(
@@ -146,6 +149,7 @@ class Broker:
             self.services.turns,
             lambda: Features(SUPPORTED, self.image.features, self.metadata.next_offset - 1),
             _TWO_PHASE if config["transaction.two.phase.commit.enable"] else None,
+            self.view.faults,
         )
         self.failed = asyncio.Event()
         self._working = self.metadata, self.upkeep, self.replicas
@@ -233,6 +237,12 @@ class Broker:
         self.transactions.start()
         await self.lifecycle.unfenced.wait()
         # So that Metadata responses include this broker. An operator may unregister it any time.
+        await self.take_part(self.metadata.next_offset)
+
+    async def take_part(self, offset: int) -> None:
+        """Wait until it has replayed the controller's records before `offset`, and is not fenced
+        by them."""
+        await self.metadata.reach(offset)
         while (own := self.image.brokers.get(self.id)) is None or own.fenced:
             await self.metadata.advance()
 

@@ -8,6 +8,7 @@ from trimtab import config
 from trimtab.config import BROKER
 from trimtab.config.node import format_address
 from trimtab.metadata.image import CONFIG_BROKER, CONFIG_TOPIC, BrokerRegistration, ClusterImage
+from trimtab.server.faults import Faults
 
 
 class ClusterView:
@@ -20,17 +21,25 @@ class ClusterView:
         given: the options that the broker was started with.
         config: all options with their present values. The object stays the same.
         image: the cluster's metadata. A snapshot replaces the object.
+        faults: what keeps this broker from others on purpose.
 
     Raises:
         UsageError: an option is unknown or has a bad value.
     """
 
-    def __init__(self, broker_id: int, cluster_id: str, options: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        cluster_id: str,
+        options: Mapping[str, object],
+        faults: Faults | None = None,
+    ) -> None:
         self.id = broker_id
         self.cluster_id = cluster_id
         self.given = config.read_given(BROKER, options)
         self.config = config.read(BROKER, options)
         self.image = ClusterImage()
+        self.faults = Faults() if faults is None else faults
 
     def set_default_address(self, name: str, host: str, port: int) -> None:
         """Set an address option to this broker's address, unless it was given."""

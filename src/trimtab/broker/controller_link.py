@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TypeVar
 
+from trimtab.server.faults import Faults
 from trimtab.server.peer import Peer, PeerLost
 from trimtab.wire.schema import Request
 
@@ -23,12 +24,14 @@ class ControllerLink:
         host: the controller's host.
         port: the controller's port.
         client_id: names the sender in the controller's log.
+        faults: those of the broker.
     """
 
-    def __init__(self, host: str, port: int, client_id: str) -> None:
+    def __init__(self, host: str, port: int, client_id: str, faults: Faults | None = None) -> None:
         self._host = host
         self._port = port
         self._client_id = client_id
+        self._faults = faults
         self._peer: Peer | None = None
         self._connecting: asyncio.Task[Peer] | None = None
 
@@ -102,7 +105,9 @@ class ControllerLink:
             return self._peer
         if self._connecting is None:
             self._connecting = asyncio.ensure_future(
-                Peer.connect(self._host, self._port, self._client_id, _CONNECT_TIMEOUT_S)
+                Peer.connect(
+                    self._host, self._port, self._client_id, _CONNECT_TIMEOUT_S, self._faults
+                )
             )
         connecting = self._connecting
         try:

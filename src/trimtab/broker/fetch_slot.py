@@ -15,6 +15,7 @@ from trimtab.broker.fetch_reader import Reader
 from trimtab.broker.partition import Partition
 from trimtab.broker.purgatory import DelayedFetch
 from trimtab.broker.refused import Refused
+from trimtab.broker.traffic import TopicTraffic
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.records import NO_OFFSET
 from trimtab.storage.storage import BytesLike, StorageError
@@ -42,6 +43,8 @@ _ZSTD_SINCE = 10
 _LEADERS_SINCE = 16
 
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+_OF_NO_TOPIC = TopicTraffic()
+"""Counts what belongs to no topic of this broker. Nobody reads it."""
 _ABOUT_LEADERS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 # Default values of most partition responses, shared: creating them is half the cost of a response.
@@ -120,6 +123,7 @@ class FetchSlot:
     Attributes:
         topic: the topic's name, or its id if the session uses topic ids.
         rank: its place in the session's order; the smallest rank is served first.
+        traffic: the counts of its topic, once its partition was found.
     """
 
     # _wanted: the fetch offset and limits that the client sent last.
@@ -139,6 +143,7 @@ class FetchSlot:
         "_wanted",
         "rank",
         "topic",
+        "traffic",
     )
 
     def __init__(
@@ -149,6 +154,7 @@ class FetchSlot:
         self._wanted = wanted
         self.rank = rank
         self._partition: Partition | None = None
+        self.traffic = _OF_NO_TOPIC
         self._high_watermark = NO_OFFSET
         self._log_start_offset = NO_OFFSET
         self._checked_epoch = _UNCHECKED
@@ -253,6 +259,7 @@ class FetchSlot:
         if self._partition is not partition:
             self.unwatch()
             self._partition = partition
+            self.traffic = partition.traffic
             self._checked_epoch = _UNCHECKED
         offset = wanted.fetch_offset
         log = partition.log

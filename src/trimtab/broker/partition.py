@@ -16,6 +16,7 @@ from trimtab.broker.batch_rules import BatchRules
 from trimtab.broker.leadership import Leadership
 from trimtab.broker.refused import Refused
 from trimtab.broker.replication_quota import lists_replica
+from trimtab.broker.traffic import TopicTraffic
 from trimtab.broker.verification import Verification, Verifications
 from trimtab.config import Value
 from trimtab.errors import ErrorCode
@@ -83,6 +84,7 @@ class Partition:
     Args:
         config: the topic's options (`trimtab.config.TOPIC`), all of them.
         now_ms: wall time in milliseconds.
+        traffic: the counts of its topic on this broker; also an attribute.
 
     Attributes:
         registration: the partition's leader, epochs, replicas and ISR, as the controller last
@@ -109,6 +111,7 @@ class Partition:
         "rules",
         "topic",
         "topic_id",
+        "traffic",
         "verifications",
         "watchers",
     )
@@ -122,6 +125,7 @@ class Partition:
         log: Log,
         config: Mapping[str, Value],
         now_ms: Callable[[], int],
+        traffic: TopicTraffic,
     ) -> None:
         self._host = host
         self.topic = topic
@@ -133,6 +137,7 @@ class Partition:
         self.verifications = Verifications()
         self.watchers: dict[Watcher, None] = {}
         self._now_ms = now_ms
+        self.traffic = traffic
         self.configure(config)
 
     def __str__(self) -> str:
@@ -184,6 +189,7 @@ class Partition:
         if stays:
             assert leadership is not None
             leadership.update(self._host.id, registration, now_s)
+            self.traffic.count_isr(len(before.isr), len(registration.isr))
         else:
             self.log.begin_epoch(registration.leader_epoch)
             self.leadership = Leadership(
@@ -486,6 +492,7 @@ class Partition:
                 # leave it: store the whole batch, and keep the log start offset.
                 log.restart_at(first.base_offset)
             log.append_replicated(records, headers)
+            self.traffic.replication_bytes_in += size
         end = log.log_end_offset
         has_deleted = log_start_offset > start
         log.delete_records_before(min(max(log_start_offset, start), end))

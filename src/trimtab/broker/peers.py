@@ -63,7 +63,11 @@ class Peers:
             if peer is not None:
                 peer.close()
             peer = self._peers[broker_id] = await Peer.connect(
-                registration.host, registration.port, self._client_id, timeout_s
+                registration.host,
+                registration.port,
+                self._client_id,
+                timeout_s,
+                self._view.faults,
             )
         return peer
 

@@ -20,6 +20,7 @@ from trimtab.broker.partition import Partition
 from trimtab.broker.refused import Refused
 from trimtab.broker.replication import Replication
 from trimtab.broker.replication_quota import ReplicationQuota
+from trimtab.broker.traffic import Traffic
 from trimtab.config import Value
 from trimtab.errors import CorruptData, ErrorCode
 from trimtab.metadata.image import PartitionRegistration, TopicImage
@@ -48,6 +49,7 @@ class Replicas:
     Attributes:
         partitions: by topic and index.
         offline: the partitions whose logs could not be opened.
+        traffic: what was counted of records.
         follows_metadata: set when the partitions are opened; from then on they follow the metadata.
         failure: why the log directory has failed; None while it works.
     """
@@ -67,6 +69,7 @@ class Replicas:
         self.logs = logs
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.offline: dict[tuple[str, int], None] = {}
+        self.traffic = Traffic()
         self.follows_metadata = False
         self.failure: StorageError | None = None
         self.time = asyncio.get_running_loop().time
@@ -302,6 +305,7 @@ class Replicas:
             log,
             values,
             self._now_ms,
+            self.traffic.begin(topic.name),
         )
         return partition
 
@@ -322,6 +326,7 @@ class Replicas:
             self._replication.leave(partition)
             partition.retire()
             self._changed(partition)
+            self.traffic.end(topic)
         try:
             self.logs.delete_log(*key)
         except StorageError as error:

@@ -239,6 +239,7 @@ class ReplicaFetcher:
             registration.port,
             f"broker-{self._view.id}-fetcher-{self._leader}",
             self._timeout_s,
+            self._view.faults,
         )
         self._forget_session()
 

@@ -11,8 +11,10 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from errno import ENOSPC
 
 from trimtab.cli.parser import MISSPELT, Parser, suggest
+from trimtab.cli.style import say_error
 from trimtab.errors import KafkaError
 
 COMMANDS = {
@@ -30,6 +32,7 @@ COMMANDS = {
     "configs": ("trimtab.cli.configs", "show and change options of topics and brokers"),
     "features": ("trimtab.cli.features", "show and change levels of features (KIP-584)"),
     "log-dirs": ("trimtab.cli.log_dirs", "show the replicas in brokers' log directories"),
+    "dump-log": ("trimtab.cli.dump_log", "print and check the files of a log: segments, indexes"),
     "produce": ("trimtab.cli.produce", "send each line of standard input as a record"),
     "consume": ("trimtab.cli.consume", "print the records of topics, also as a member of a group"),
     "groups": (
@@ -52,6 +55,10 @@ COMMANDS = {
     ),
     "limits": ("trimtab.cli.limits", "show replica counts and partition limits (KIP-578)"),
     "shims": ("trimtab.cli.shims", "write scripts such as kafka-topics.sh that run trimtab"),
+    "completion": (
+        "trimtab.cli.completion",
+        "print a script that completes commands in bash, zsh or fish",
+    ),
     "producer-perf": (
         "trimtab.cli.producer_perf",
         "measure a producer's throughput and latency",
@@ -81,7 +88,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         (raised as SystemExit by argparse), 130 after Ctrl-C.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    name = _choose_command(words)
+    name = ""
+    try:
+        name = _choose_command(words)
+        module = importlib.import_module(COMMANDS[name][0])
+        arguments = make_parser(name).parse_args(words[1:])
+        code = module.run(arguments)
+        sys.stdout.flush()
+    except KafkaError as error:
+        say_error(f"trimtab {name}: {error}")
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The process that reads our output has ended, as `head` does.
+        _drop_output()
+        return FAILED
+    except OSError as error:
+        if error.errno != ENOSPC or error.filename is not None:
+            raise
+        _drop_output()
+        say_error(f"trimtab {name}: cannot write the output: {error.strerror}")
+        return FAILED
+    return int(code)
+
+
+def make_parser(name: str) -> Parser:
+    """The parser of a command."""
     module = importlib.import_module(COMMANDS[name][0])
     parser = Parser(
         prog=f"trimtab {name}",
@@ -89,21 +122,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog=f"examples:\n{module.EXAMPLES}",
     )
     module.configure(parser)
-    arguments = parser.parse_args(words[1:])
-    try:
-        code = module.run(arguments)
-        sys.stdout.flush()
-    except KafkaError as error:
-        print(f"trimtab {name}: {error}", file=sys.stderr)
-        return FAILED
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # The process that reads our output has ended, as `head` does. Python flushes stdout again
-        # at exit; that must not fail too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-    return int(code)
+    return parser
+
+
+def _drop_output() -> None:
+    """Python flushes stdout again at exit; that must not fail too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _describe_version() -> str:

@@ -12,9 +12,16 @@ import asyncio
 import logging
 from functools import partial
 from random import Random
+from typing import TYPE_CHECKING
 
 from trimtab.broker.broker import Broker
-from trimtab.cli.node import add_node_options, listen, read_node_options, run_node
+from trimtab.cli.node import (
+    add_node_options,
+    listen,
+    read_node_options,
+    run_node,
+    serve_metrics,
+)
 from trimtab.config.node import BROKER_ROLE, Address, Node, format_address
 from trimtab.errors import UsageError
 from trimtab.server.peer import Peer, PeerLost
@@ -22,6 +29,9 @@ from trimtab.storage.identity import find_cluster_id
 from trimtab.storage.storage import Storage
 from trimtab.system.clock import wall_clock_ms
 from trimtab.wire.messages.describe_cluster import DescribeClusterRequest
+
+if TYPE_CHECKING:
+    from trimtab.runtime.metrics_server import MetricsServer
 
 EXAMPLES = """\
   trimtab broker --id 0 --controller 127.0.0.1:9093 --data ./broker-0
@@ -57,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return run_node(arguments, read_node(arguments), partial(_BrokerProcess, arguments.slow))
+    return run_node(arguments, read_node(arguments), partial(_BrokerProcess, arguments))
 
 
 def read_node(arguments: argparse.Namespace) -> Node:
@@ -76,8 +86,15 @@ def read_node(arguments: argparse.Namespace) -> Node:
 class _BrokerProcess:
     """A broker that runs in a process of its own."""
 
-    def __init__(self, slow_ms: float, node: Node, storage: Storage, connections: int) -> None:
-        self._slow_ms = slow_ms
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        node: Node,
+        storage: Storage,
+        connections: int,
+    ) -> None:
+        self._arguments = arguments
+        self._metrics: MetricsServer | None = None
         self._node = node
         self._storage = storage
         self._connections = connections
@@ -97,7 +114,10 @@ class _BrokerProcess:
             Random(),
         )
         broker.listener.capacity = self._connections
-        broker.listener.faults.slow(self._slow_ms)
+        broker.listener.faults.slow(self._arguments.slow)
+        self._metrics = await serve_metrics(
+            lambda module: module.BrokerMetrics(broker), node, self._arguments
+        )
         address = await listen(node, broker.bind)
         await broker.start(*address)
         return address
@@ -107,6 +127,8 @@ class _BrokerProcess:
         await self._broker.failed.wait()
 
     async def close(self, hand_over: bool) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
         if self._broker is None:
             return
         try:

@@ -24,6 +24,7 @@ from trimtab.cli.options import (
     add_list_option,
     read_pairs,
 )
+from trimtab.cli.table import show_count
 from trimtab.errors import Unavailable, UsageError
 
 TYPE_CHECKING = False  # the same as typing's; importing typing would delay the processes' start
@@ -38,6 +39,9 @@ EXAMPLES = """\
   trimtab cluster up --brokers 3 --slow 0=20 --config num.partitions=6
                                  broker 0 answers every produce request 20 ms late, and one at
                                  a time for each connection, as in the tests of KIP-794
+  trimtab cluster info
+  trimtab cluster up --host 0.0.0.0 --advertised-host localhost
+                                 in a container whose port 9092 is published
   trimtab cluster cluster-id --bootstrap-server localhost:9092
   trimtab cluster list-endpoints --include-fenced-brokers
   trimtab cluster unregister --id 2
@@ -72,6 +76,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"the address that brokers listen on and advertise (default: {_LOOPBACK})",
     )
     up.add_argument(
+        "--advertised-host",
+        metavar="HOST",
+        help="the name or address under which clients, and the brokers among themselves, connect "
+        "to the brokers, if it is not --host (default: --host; this machine's name if that is "
+        "0.0.0.0 or ::)",
+    )
+    up.add_argument(
         "--port",
         type=int,
         default=9092,
@@ -100,13 +111,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--metrics-port",
         type=int,
         metavar="PORT",
-        help="the controller serves Prometheus metrics at /metrics on this port (default: none)",
+        help="serve Prometheus metrics at /metrics: the controller's on this port, those of broker "
+        "0, 1, … on the ports after it (default: none; see docs/metrics.md)",
     )
     _configure_members(verbs)
 
 
 def _configure_members(verbs: argparse._SubParsersAction[Any]) -> None:
-    """The verbs of kafka-cluster."""
+    """The verbs of kafka-cluster, and `info`."""
+    info = verbs.add_parser(
+        "info",
+        help="show a cluster at a glance: brokers, topics, what is out of sync, sizes",
+        description="Show a cluster at a glance: its id and features, its brokers with their "
+        "racks, sizes and\nversions, its topics, and how many partitions lack replicas in sync.",
+    )
     shown = verbs.add_parser(
         "cluster-id",
         help="print the id of a cluster",
@@ -129,7 +147,7 @@ def _configure_members(verbs: argparse._SubParsersAction[Any]) -> None:
         "options of kafka-cluster.\nA broker of trimtab's that runs registers again.",
     )
     removed.add_argument("--id", "-i", type=int, required=True, metavar="N", help="the broker's id")
-    for parser in (shown, listed, removed):
+    for parser in (info, shown, listed, removed):
         parser.add_argument("--json", action="store_true", help="print JSON objects, one a line")
         parser.add_argument(
             "--bootstrap-controller",
@@ -143,9 +161,10 @@ def _configure_members(verbs: argparse._SubParsersAction[Any]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.verb == "up":
         return run_cluster(arguments)
-    from trimtab.cli import membership
+    from trimtab.cli import cluster_info, membership
 
     actions = {
+        "info": cluster_info.print_info,
         "cluster-id": membership.print_id,
         "list-endpoints": membership.list_endpoints,
         "unregister": membership.unregister,
@@ -157,11 +176,14 @@ def run_cluster(arguments: argparse.Namespace) -> int:
     racks = choose_racks(arguments.brokers, arguments.racks)
     slow = read_delays(arguments.slow, arguments.brokers)
     config = read_config(arguments.config)
+    metrics = choose_metrics_ports(arguments.metrics_port, arguments.brokers)
+    refuse_unreachable(arguments.advertised_host)
     with ExitStack() as stack:
         ports = stack.enter_context(
             hold_ports(arguments.host, choose_ports(arguments.port, arguments.brokers))
         )
         (controller,) = stack.enter_context(hold_ports(_LOOPBACK, [0]))
+        metrics = stack.enter_context(hold_ports(arguments.host, metrics))
         data = stack.enter_context(open_data(arguments.data, arguments.brokers))
         programs = list_programs(
             arguments.host,
@@ -172,8 +194,14 @@ def run_cluster(arguments: argparse.Namespace) -> int:
             data,
             config,
             arguments.data is None,
-            arguments.metrics_port,
+            metrics,
+            arguments.advertised_host,
         )
+        if metrics:
+            from trimtab.config.node import format_address
+
+            places = (f"http://{format_address(arguments.host, port)}/metrics" for port in metrics)
+            _say(f"metrics of the controller and the brokers: {', '.join(places)}")
         _supervise(programs, f"{data}/{_LOGS}", arguments.brokers)
     return 0
 
@@ -187,10 +215,12 @@ def list_programs(
     data: str,
     config: Sequence[str],
     temporary: bool,
-    metrics_port: int | None = None,
+    metrics_ports: Sequence[int] = (),
+    advertised_host: str | None = None,
 ) -> list[Program]:
     """The processes of a cluster: the controller, then its brokers. The brokers are stopped after
     the controller, which would otherwise elect new leaders for each broker that ends."""
+    from trimtab.config.node import format_address
     from trimtab.runtime.supervisor import Program
 
     # Import from the working directory only if this process does.
@@ -207,7 +237,8 @@ def list_programs(
                 *(*python, "controller", "--host", _LOOPBACK, "--port", str(controller_port)),
                 *("--data", f"{data}/controller"),
                 *("--log-file", f"{data}/{_LOGS}/controller.log"),
-                *(() if metrics_port is None else ("--metrics-port", str(metrics_port))),
+                *(("--metrics-host", host) if metrics_ports else ()),
+                *(("--metrics-port", str(metrics_ports[0])) if metrics_ports else ()),
                 *common,
             ],
         )
@@ -221,6 +252,15 @@ def list_programs(
             *("--log-file", f"{data}/{_LOGS}/{name}.log"),
             *(("--slow", f"{slow[broker]:g}") if broker in slow else ()),
             *(("--rack", racks[broker]) if racks else ()),
+            *(("--metrics-port", str(metrics_ports[broker + 1])) if metrics_ports else ()),
+            *(
+                (
+                    "--config",
+                    f"advertised.listeners=PLAINTEXT://{format_address(advertised_host, port)}",
+                )
+                if advertised_host is not None
+                else ()
+            ),
             *common,
         ]
         programs.append(Program(name, words, rank=1))
@@ -353,8 +393,9 @@ def refuse_missing_brokers(data: str, brokers: int) -> None:
     ]
     if known and max(known) >= brokers:
         raise UsageError(
-            f"--brokers {brokers}: {data} holds the data of {max(known) + 1} brokers; start that "
-            "many, or choose another data directory"
+            f"--brokers {brokers}: {data} holds the data of "
+            f"{show_count(max(known) + 1, 'broker')}; start that many, or choose another "
+            "data directory"
         )
 
 
@@ -375,16 +416,55 @@ def refuse_lost_controller(data: str) -> None:
         )
 
 
-def choose_ports(first: int, brokers: int) -> list[int]:
-    """Consecutive ports from `first`; 0 for each broker if `first` is 0.
+def choose_ports(first: int, count: int, option: str = "--port") -> list[int]:
+    """Consecutive ports from `first`; only zeros if `first` is 0.
 
     Raises:
         UsageError: a port would be outside 0 to 65535.
     """
-    ports = [first + broker if first else 0 for broker in range(brokers)]
+    ports = [first + number if first else 0 for number in range(count)]
     if first < 0 or ports[-1] > 65535:
-        raise UsageError(f"--port {first}: {brokers} ports from {first} on exceed 0 to 65535")
+        raise UsageError(
+            f"{option} {first}: {show_count(count, 'port')} from {first} on exceed 0 to 65535"
+        )
     return ports
+
+
+def choose_metrics_ports(first: int | None, brokers: int) -> list[int]:
+    """The ports for the metrics of the controller and each broker; empty for no metrics.
+
+    Raises:
+        UsageError: a port would be outside 0 to 65535, or prometheus_client is missing.
+    """
+    if first is None:
+        return []
+    from importlib.util import find_spec
+
+    if find_spec("prometheus_client") is None:
+        raise UsageError("--metrics-port needs prometheus_client: pip install prometheus_client")
+    return choose_ports(first, brokers + 1, "--metrics-port")
+
+
+def refuse_unreachable(advertised_host: str | None) -> None:
+    """
+    Raises:
+        UsageError: no client can connect to this host, or it is not a host.
+    """
+    if advertised_host is None:
+        return
+    if advertised_host in ("", "0.0.0.0", "::"):
+        raise UsageError(
+            f"--advertised-host {advertised_host!r}: clients cannot connect to this host; name one "
+            "that they can reach, such as localhost"
+        )
+    if ":" in advertised_host:
+        try:
+            socket.inet_pton(socket.AF_INET6, advertised_host)
+        except OSError:
+            raise UsageError(
+                f"--advertised-host {advertised_host}: write a host without a port, which is the "
+                "one of --port"
+            ) from None
 
 
 def read_config(words: Sequence[str]) -> list[str]:
@@ -422,7 +502,8 @@ def choose_racks(brokers: int, text: str | None) -> list[str] | None:
     racks = text.split(",")
     if len(racks) != brokers:
         raise UsageError(
-            f"--racks {text}: {len(racks)} racks for {brokers} brokers; name one for each broker"
+            f"--racks {text}: {show_count(len(racks), 'rack')} for "
+            f"{show_count(brokers, 'broker')}; name one for each broker"
         )
     return racks
 

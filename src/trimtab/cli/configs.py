@@ -20,6 +20,7 @@ from trimtab.cli.options import (
     read_client_options,
     read_properties_file,
 )
+from trimtab.cli.parser import suggest
 from trimtab.cli.selection import connect_admin
 from trimtab.errors import UsageError
 
@@ -194,7 +195,9 @@ def choose_entity(arguments: argparse.Namespace) -> Entity:
         if each in _MISSING:
             raise UsageError(f"--entity-type {each}: {_say_missing(each)}")
         if each not in KINDS:
-            raise UsageError(f"--entity-type {each!r}: write topics or brokers")
+            raise UsageError(
+                f"--entity-type {each!r}: write topics or brokers{suggest(each, KINDS)}"
+            )
     if not types:
         raise UsageError(
             "whose options? add --topic NAME, --broker ID or --broker-defaults, or --entity-type"

@@ -172,7 +172,7 @@ def read_options(arguments: argparse.Namespace) -> dict[str, Any]:
     Raises:
         UsageError: two of them say different things.
     """
-    options = {"client.id": CLIENT_ID, **read_client_options(arguments)}
+    options = {"client.id": CLIENT_ID, **read_client_options(arguments, "consumer")}
     if arguments.group is not None and options.get("group.id", arguments.group) != arguments.group:
         raise UsageError(f"--group {arguments.group}, but group.id={options['group.id']}: give one")
     if arguments.group is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -20,6 +19,8 @@ from trimtab.cli.metrics import describe_metrics, list_metrics, print_metrics
 from trimtab.cli.options import add_client_options, positive, read_client_options
 from trimtab.cli.reach import report_unreachable
 from trimtab.cli.stopping import Stop
+from trimtab.cli.style import say_warning
+from trimtab.cli.table import show_count
 from trimtab.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -140,10 +141,9 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.print_metrics:
         print_metrics(metrics)
     if whole.records < arguments.num_records and not stop.code:
-        print(
-            f"WARNING: only {whole.records} of {arguments.num_records} records: none arrived for "
-            f"{arguments.timeout} ms; --timeout waits longer",
-            file=sys.stderr,
+        say_warning(
+            f"WARNING: only {whole.records} of {show_count(arguments.num_records, 'record')}: none "
+            f"arrived for {arguments.timeout} ms; --timeout waits longer"
         )
     return stop.code
 
@@ -163,7 +163,7 @@ def read_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "receive.buffer.bytes": 2 * _MEGABYTE,
         "max.partition.fetch.bytes": _MEGABYTE,
         "auto.offset.reset": "earliest",
-        **read_client_options(arguments),
+        **read_client_options(arguments, "consumer"),
         **{name: value for name, value in given.items() if value is not None},
     }
 

@@ -9,24 +9,25 @@ logs to standard error. SIGTERM or Ctrl-C ends it cleanly, a second signal at on
 from __future__ import annotations
 
 import argparse
-import logging
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from trimtab.cli.node import add_node_options, listen, read_node_options, run_node
-from trimtab.config.node import CONTROLLER_ROLE, Address, Node, format_address
+from trimtab.cli.node import (
+    add_node_options,
+    listen,
+    read_node_options,
+    run_node,
+    serve_metrics,
+)
+from trimtab.config.node import CONTROLLER_ROLE, Address, Node
 from trimtab.controller.node import ControllerNode
-from trimtab.errors import Unavailable, UsageError
 from trimtab.storage.identity import identify_cluster
 from trimtab.storage.storage import Storage
 from trimtab.system.clock import wall_clock_ms
 
 if TYPE_CHECKING:
-    from trimtab.controller.controller import Controller
     from trimtab.runtime.metrics_server import MetricsServer
-
-_log = logging.getLogger(__name__)
 
 EXAMPLES = """\
   trimtab controller --data ./controller
@@ -39,55 +40,20 @@ EXAMPLES = """\
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_node_options(parser, 9093)
-    add_metrics_option(parser)
-
-
-def add_metrics_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--metrics-port",
-        type=int,
-        metavar="PORT",
-        help="serve Prometheus metrics at /metrics on this port: replicas, limits, and requests "
-        "that the limits rejected (default: none; 0: any free port)",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     node = read_node_options(arguments, CONTROLLER_ROLE, {})
-    return run_node(arguments, node, partial(_ControllerProcess, arguments.metrics_port))
-
-
-def serve_metrics(controller: Controller, host: str, port: int) -> MetricsServer:
-    """Start a server of Prometheus metrics.
-
-    Raises:
-        Unavailable: the port is in use.
-        UsageError: the package prometheus_client is missing.
-    """
-    try:
-        from trimtab.runtime.metrics_server import MetricsServer
-    except ImportError:
-        raise UsageError(
-            "--metrics-port needs prometheus_client: pip install prometheus_client"
-        ) from None
-    try:
-        server = MetricsServer(controller, host, port)
-    except (OSError, OverflowError) as error:
-        raise Unavailable(
-            f"cannot serve metrics on {format_address(host, port)}: {error}; name another "
-            "--metrics-port, or 0 for any free one"
-        ) from error
-    _log.info("serving metrics address=http://%s/metrics", format_address(host, server.port))
-    return server
+    return run_node(arguments, node, partial(_ControllerProcess, arguments))
 
 
 class _ControllerProcess:
     """A controller that runs in a process of its own."""
 
     def __init__(
-        self, metrics_port: int | None, node: Node, storage: Storage, connections: int
+        self, arguments: argparse.Namespace, node: Node, storage: Storage, connections: int
     ) -> None:
-        self._metrics_port = metrics_port
+        self._arguments = arguments
         self._metrics: MetricsServer | None = None
         self._node = node
         self._storage = storage
@@ -101,10 +67,11 @@ class _ControllerProcess:
             node.id, cluster_id, storage, node.options, wall_clock_ms, random
         )
         controller.listener.capacity = self._connections
+        self._metrics = await serve_metrics(
+            lambda module: module.ControllerMetrics(controller), node, self._arguments
+        )
         address = await listen(node, controller.listen)
         await controller.start(address)
-        if self._metrics_port is not None:
-            self._metrics = serve_metrics(controller.controller, node.listen[0], self._metrics_port)
         return address
 
     async def fail(self) -> None:
@@ -113,6 +80,6 @@ class _ControllerProcess:
 
     async def close(self, hand_over: bool) -> None:
         if self._metrics is not None:
-            await self._metrics.close()
+            self._metrics.close()
         if self._controller is not None:
             await self._controller.close()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+from trimtab.cli.style import say_error
+from trimtab.cli.table import show_count
 
 
 class Failures:
@@ -21,5 +22,5 @@ class Failures:
         """Print on standard error how many of the `sent` records failed; the exit code."""
         if not self.count:
             return 0
-        print(f"{self.count} of {sent} records failed; the first: {self.first}", file=sys.stderr)
+        say_error(f"{self.count:,} of {show_count(sent, 'record')} failed; the first: {self.first}")
         return 1

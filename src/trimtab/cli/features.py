@@ -19,6 +19,8 @@ from trimtab.cli.options import (
     read_client_options,
 )
 from trimtab.cli.selection import connect_admin
+from trimtab.cli.style import say_error
+from trimtab.cli.table import show_count
 from trimtab.errors import BrokerError, UsageError
 
 if TYPE_CHECKING:
@@ -172,7 +174,7 @@ def update(admin: Admin, arguments: argparse.Namespace, levels: Mapping[str, int
             why = error.detail or error.code.name
             print(f"{'Can' if is_dry else 'Could'} not {verb} {name}{target}. {why}")
     if refusals:
-        print(f"{len(refusals)} out of {len(levels)} operation(s) failed.", file=sys.stderr)
+        say_error(f"{len(refusals)} of {show_count(len(levels), 'change')} failed.")
     return 1 if refusals else 0
 
 

@@ -18,6 +18,8 @@ from typing import NamedTuple
 from trimtab.balance.limits import PER_BROKER, PER_CLUSTER, Allowance, ClusterUsage, LimitExceeded
 from trimtab.cli.options import add_client_options, read_client_options
 from trimtab.cli.selection import connect_admin
+from trimtab.cli.style import ERROR, WARNING, paint
+from trimtab.cli.table import align, show_count
 from trimtab.cli.usage import read_usage
 from trimtab.config import LONG_MAX
 from trimtab.errors import UsageError
@@ -180,27 +182,37 @@ def write_table(shown: Mapping[str, object], outcomes: Sequence[Mapping[str, obj
     for each in brokers:
         name = f"broker {each['broker']}" + ("" if each["alive"] else " (down)")
         rows.append(_row(name, each["rack"] or "", each, shown[PER_BROKER]))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            word.ljust(width) if column < 2 or column == 6 else word.rjust(width)
-            for column, (word, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    colours = [None, _colour(cluster), *map(_colour, brokers)]
+    aligned = align(rows, right=range(2, 6))
+    lines = [paint(line, colour) for line, colour in zip(aligned, colours, strict=True)]
     for outcome in outcomes:
-        what = "{topic}: {partitions} partition(s) of {replication_factor} replica(s)".format(
-            **outcome
+        partitions, factor = outcome["partitions"], outcome["replication_factor"]
+        assert isinstance(partitions, int)
+        assert isinstance(factor, int)
+        what = (
+            f"{outcome['topic']}: {show_count(partitions, 'partition')} of "
+            f"{show_count(factor, 'replica')}"
         )
+        is_one = partitions == 1
         added = outcome["added"]
         assert isinstance(added, dict)
         where = ", ".join(f"broker {broker} +{count}" for broker, count in added.items())
         lines.append(
-            f"{what} fit: {where}"
+            f"{what} {'fits' if is_one else 'fit'}: {where}"
             if outcome["fits"]
-            else f"{what} do not fit: at most {outcome['most_partitions']} can be placed"
+            else paint(
+                f"{what} {'does' if is_one else 'do'} not fit: at most "
+                f"{outcome['most_partitions']} can be placed",
+                ERROR,
+            )
         )
     return "\n".join(lines)
+
+
+def _colour(each: Mapping[str, object]) -> str | None:
+    if each["used_percent"] is None or not each["warning"]:
+        return None
+    return ERROR if each["free"] == 0 else WARNING
 
 
 def _row(

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from trimtab.cli.options import add_client_options, read_client_options
 from trimtab.cli.selection import connect_admin
+from trimtab.cli.style import ERROR, WARNING, paint
+from trimtab.cli.table import align, show_count, show_size
 from trimtab.errors import BrokerError, ErrorCode, UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +39,6 @@ _JAVA_ERRORS: Final = {
 }
 """The names that Kafka's tool prints for errors of a directory."""
 
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _HEADINGS: Final = ("topic", "replicas", "future", "size", "lag")
 
 
@@ -142,12 +143,12 @@ def write_tables(found: Mapping[int, Iterable[LogDirectory]]) -> str:
 
 def _summarize(directory: LogDirectory) -> str:
     if directory.error is not None:
-        return str(directory.error)
+        return paint(str(directory.error), ERROR)
     size = sum(log.size for log in directory.logs.values())
-    text = f"{len(directory.logs)} replica(s), {write_size(size)}"
+    text = f"{show_count(len(directory.logs), 'replica')}, {show_size(size)}"
     if directory.total_bytes < 0:
         return text
-    free, total = write_size(directory.usable_bytes), write_size(directory.total_bytes)
+    free, total = show_size(directory.usable_bytes), show_size(directory.total_bytes)
     return f"{text}; {free} of {total} free"
 
 
@@ -160,25 +161,14 @@ def _write_topics(logs: Mapping[TopicPartition, ReplicaLog]) -> str:
             topic,
             str(len(of_topic)),
             str(sum(log.is_future for log in of_topic)),
-            write_size(sum(log.size for log in of_topic)),
+            show_size(sum(log.size for log in of_topic)),
             str(max(log.offset_lag for log in of_topic)),
         )
         for topic, of_topic in topics.items()
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    lags = [max(log.offset_lag for log in of_topic) for of_topic in topics.values()]
+    colours = [None, *(WARNING if lag else None for lag in lags)]
+    lines = align(rows, right=range(1, len(_HEADINGS)))
     return "\n".join(
-        "  "
-        + "  ".join(
-            word.rjust(width) if column else word.ljust(width)
-            for column, (word, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
+        f"  {paint(line, colour)}" for line, colour in zip(lines, colours, strict=True)
     )
-
-
-def write_size(size: int) -> str:
-    """A number of bytes in the largest unit in which it is at least 1."""
-    value, unit = float(size), 0
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{size} B"

@@ -10,7 +10,8 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol
 
 from trimtab.cli import FAILED, INTERRUPTED
 from trimtab.cli.options import add_list_option, read_pairs, read_properties
@@ -23,6 +24,9 @@ from trimtab.runtime.files import DirectoryStorage
 from trimtab.runtime.log_file import RotatingLog
 from trimtab.runtime.temporary import temporary_directory
 from trimtab.storage.storage import Storage
+
+if TYPE_CHECKING:
+    from trimtab.runtime.metrics_server import Measured, MetricsServer
 
 _ORPHAN_SECONDS = 20.0
 """A node whose supervisor has ended, and so cannot kill it, may take this long to shut down."""
@@ -79,6 +83,18 @@ def add_node_options(parser: argparse.ArgumentParser, port: int) -> None:
         metavar="FILE",
         help="log to this file instead of standard error; it is rotated at 10 MiB, and the last "
         "five files are kept",
+    )
+    parser.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="serve Prometheus metrics at /metrics on this port; 0: any free port (default: none; "
+        "see docs/metrics.md)",
+    )
+    parser.add_argument(
+        "--metrics-host",
+        metavar="HOST",
+        help="the address to serve metrics on (default: that of --host)",
     )
     parser.add_argument(
         "--no-fsync",
@@ -172,6 +188,43 @@ async def listen(node: Node, bind: Callable[[str, int], Awaitable[int]]) -> Addr
             "name another --port, or 0 for any free one"
         ) from error
     return advertise(node, port)
+
+
+async def serve_metrics(
+    measured: Callable[[ModuleType], Measured], node: Node, arguments: argparse.Namespace
+) -> MetricsServer | None:
+    """Serve a node's metrics for Prometheus; None if no port is given.
+
+    Args:
+        measured: what to measure, of the module `trimtab.runtime.metrics_server`.
+
+    Raises:
+        Unavailable: the port is in use.
+        UsageError: the package prometheus_client is missing, or there is no such port.
+    """
+    port = arguments.metrics_port
+    if port is None:
+        return None
+    host = arguments.metrics_host or node.listen[0]
+    if not 0 <= port < 65536:
+        raise UsageError(f"--metrics-port {port}: choose from 0 to 65535")
+    try:
+        from trimtab.runtime import metrics_server
+    except ImportError as error:
+        raise UsageError(
+            f"--metrics-port needs prometheus_client: pip install prometheus_client ({error})"
+        ) from None
+    server = metrics_server.MetricsServer(measured(metrics_server))
+    try:
+        await server.listen(host, port)
+    except OSError as error:
+        server.close()
+        raise Unavailable(
+            f"cannot serve metrics on {format_address(host, port)}: {error}; name another "
+            "--metrics-port, or 0 for any free one"
+        ) from error
+    _log.info("serving metrics address=http://%s/metrics", format_address(host, server.port))
+    return server
 
 
 def run_node(

@@ -99,7 +99,8 @@ def add_client_options(
         *files,
         dest="file",
         metavar="FILE",
-        help="a file of client options, one NAME=VALUE a line",
+        help="a file of client options, one NAME=VALUE a line; those of other kinds of clients are "
+        "left out",
     )
     parser.add_argument(
         "--zookeeper",
@@ -108,19 +109,43 @@ def add_client_options(
     )
 
 
-def read_client_options(arguments: argparse.Namespace) -> dict[str, Any]:
+def read_client_options(arguments: argparse.Namespace, client: str = "admin") -> dict[str, Any]:
     """The client's options by dotted name. --bootstrap-server overrides the properties, which
     override the file.
 
+    Args:
+        client: the kind whose options are read from the file: admin, producer or consumer.
+
     Raises:
-        UsageError: a word without `=`, or a file that cannot be read.
+        UsageError: a word without `=`; or as `read_client_file`.
     """
     options: dict[str, Any] = {"bootstrap.servers": DEFAULT_BOOTSTRAP_SERVERS}
     if arguments.file is not None:
-        options.update(read_properties_file(arguments.file))
+        options.update(read_client_file(arguments.file, client))
     options.update(read_pairs(arguments.properties))
     if arguments.bootstrap_server is not None:
         options["bootstrap.servers"] = arguments.bootstrap_server
+    return options
+
+
+def read_client_file(path: str, client: str) -> dict[str, str]:
+    """The options of one kind of client in a file, by name. Options of other kinds only are left
+    out, so that one file serves every command.
+
+    Raises:
+        UsageError: as `read_properties_file`; or no client has an option of that name.
+    """
+    from trimtab.client.options import ADMIN, CONSUMER, PRODUCER
+
+    kinds = {"admin": ADMIN, "producer": PRODUCER, "consumer": CONSUMER}
+    options = {}
+    for name, (value, line) in read_properties(path).items():
+        if kinds[client].knows(name):
+            options[name] = value.strip()
+        elif not any(kind.knows(name) for kind in kinds.values()):
+            near = next(filter(None, (kind.nearest(name) for kind in kinds.values())), None)
+            hint = f"did you mean {near}?" if near else "remove it"
+            raise UsageError(f"{path}, line {line}: clients have no option {name!r}: {hint}")
     return options
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 
+from trimtab.cli.style import say_error
+
 TYPE_CHECKING = False  # the same as typing's, which `trimtab cluster` does not import
 if TYPE_CHECKING:
     from typing import Any, NoReturn
@@ -46,6 +48,19 @@ class Parser(argparse.ArgumentParser):
                     f"{self.prog}: unknown option {option}{hint}; see {self.prog} --help\n",
                 )
         self.exit(MISSPELT, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        if message:
+            say_error(message.removesuffix("\n"))
+        raise SystemExit(status)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(each) for each in action.choices]
+            hint = suggest(str(value), known)
+            raise argparse.ArgumentError(
+                action, f"{value!r} is not one of {', '.join(known)}{hint}"
+            )
 
     def _list_options(self) -> Iterable[str]:
         yield from self._option_string_actions

@@ -15,6 +15,7 @@ exit codes: 0 done, 1 refused or failed, 2 invalid command line, 130 Ctrl-C, 143
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import signal
 import sys
@@ -22,6 +23,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
+
+from trimtab.cli.table import show_count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         command.add_argument(
             "--memory", metavar="SIZE", help="JVM heap for Spark's local mode (default: 1g)"
         )
+        command.add_argument("--json", action="store_true", help="print one JSON object")
         command.add_argument("--verbose", action="store_true", help="show Spark's own error log")
 
 
@@ -82,21 +86,33 @@ def run(arguments: argparse.Namespace) -> int:
             if not arguments.verbose:
                 _silence_queries()
             if arguments.verb == "check":
-                _check(session, pipeline)
+                _check(session, pipeline, arguments.json)
             else:
                 is_running.set()
-                _run(session, pipeline, arrived)
+                _run(session, pipeline, arrived, arguments.json)
     except (KeyboardInterrupt, Exception):  # a signal may have ended the JVM, so that calls fail
         if len(arrived) <= is_running.is_set():
             raise
     return _SIGNALLED + arrived[0] if arrived else 0
 
 
-def _check(session: SparkSession, pipeline: Pipeline) -> None:
+def _check(session: SparkSession, pipeline: Pipeline, is_json: bool) -> None:
     from trimtab.spark.pipeline.run import analyse
 
     frame = analyse(session, pipeline)
     source, sink = pipeline.source, pipeline.sink
+    if is_json:
+        shown = {
+            "file": str(pipeline.file),
+            "source": {"format": source.format, "path": source.path},
+            "steps": [step.name for step in pipeline.steps],
+            "columns": {each.name: each.dataType.simpleString() for each in frame.schema.fields},
+            "sink": {"format": sink.format, "mode": sink.mode, "path": sink.path},
+            "trigger": str(pipeline.trigger),
+            "checkpoint": pipeline.checkpoint or None,
+        }
+        print(json.dumps(shown))
+        return
     columns = (f"{each.name} {each.dataType.simpleString()}" for each in frame.schema.fields)
     print(f"{pipeline.file}: no errors found")
     print(f"  source   {source.format}, {_list(source.path, source.options)}")
@@ -120,7 +136,7 @@ def _is_secret(name: str) -> bool:
     return name.lower().startswith(("kafka.sasl.", "kafka.ssl."))
 
 
-def _run(session: SparkSession, pipeline: Pipeline, arrived: list[int]) -> None:
+def _run(session: SparkSession, pipeline: Pipeline, arrived: list[int], is_json: bool) -> None:
     from trimtab.spark.pipeline.run import run
     from trimtab.spark.stream.progress import ProgressLine
 
@@ -129,14 +145,23 @@ def _run(session: SparkSession, pipeline: Pipeline, arrived: list[int]) -> None:
         outcome = run(session, pipeline, is_stopping=lambda: bool(arrived), show=line)
     finally:
         line.end()
+    if is_json:
+        shown = {
+            "pipeline": pipeline.name,
+            "state": "stopped" if outcome.is_stopped else "done",
+            "batches": outcome.batches if pipeline.is_stream else None,
+            "records": outcome.records,
+        }
+        print(json.dumps(shown))
+        return
     end = "was stopped" if outcome.is_stopped else "is done"
     if pipeline.is_stream:
-        batches = "1 batch" if outcome.batches == 1 else f"{outcome.batches:,} batches"
-        print(f"{pipeline.name} {end}: {batches}, {outcome.records:,} records read")
+        batches = show_count(outcome.batches, "batch", "batches")
+        print(f"{pipeline.name} {end}: {batches}, {show_count(outcome.records, 'record')} read")
     elif outcome.is_stopped:
         print(f"{pipeline.name} was stopped")
     else:
-        print(f"{pipeline.name} is done: {outcome.records:,} rows written")
+        print(f"{pipeline.name} is done: {show_count(outcome.records, 'row')} written")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ batch is retried three times.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -159,6 +160,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
             metavar=setting.metavar,
             help=f"{setting.help}; sets {setting.option}{default}",
         )
+    parser.add_argument(
+        "--json", action="store_true", help="at the end print one JSON object: how many were sent"
+    )
     add_client_options(parser, properties=["--producer-property"], files=["--producer.config"])
 
 
@@ -173,7 +177,7 @@ def run(arguments: argparse.Namespace) -> int:
         if error is not None:
             failures.add(error)
 
-    interactive = sys.stdin.isatty()
+    interactive = sys.stdin.isatty() and not arguments.json
     count = 0
     options = choose_options(arguments)
     with report_unreachable(options):
@@ -200,13 +204,16 @@ def run(arguments: argparse.Namespace) -> int:
         finally:
             # Send all records read so far, also after an error or Ctrl-C, as Kafka's tool does.
             producer.close()
+    if arguments.json:
+        reason = None if failures.first is None else str(failures.first)
+        print(json.dumps({"records": count, "failed": failures.count, "firstError": reason}))
     return failures.report(count)
 
 
 def choose_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The producer's options. The tool's options override client options and their files, which
     override the tool's defaults."""
-    options = read_client_options(arguments)
+    options = read_client_options(arguments, "producer")
     options.setdefault("client.id", CLIENT_ID)
     if arguments.compression_codec is not None:
         options["compression.type"] = arguments.compression_codec

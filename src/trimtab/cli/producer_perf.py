@@ -161,7 +161,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(
             f"--warmup-records {arguments.warmup_records}: must be fewer than --num-records {total}"
         )
-    options = read_client_options(arguments)
+    options = read_client_options(arguments, "producer")
     options.setdefault("client.id", CLIENT_ID)
     transaction_ms = choose_transactions(arguments, options)
     draw = random.Random(arguments.random_seed)

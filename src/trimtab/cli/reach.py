@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trimtab.cli.options import DEFAULT_BOOTSTRAP_SERVERS
+from trimtab.cli.style import say_warning
 
 if TYPE_CHECKING:
     from trimtab.client.network.connection import Node
@@ -51,7 +51,7 @@ def _watch(options: dict[str, Any], over: threading.Event) -> None:
         return  # the client reports the error
     reason = _try(nodes)
     if reason is not None and not over.is_set():
-        print(describe(options["bootstrap.servers"], reason), file=sys.stderr, flush=True)
+        say_warning(describe(options["bootstrap.servers"], reason))
 
 
 def describe(servers: object, reason: str) -> str:

@@ -12,6 +12,7 @@ and the last partitions of a topic if they have no records (see --partitions).
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,6 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from trimtab.cli.options import add_list_option, read_pairs
+from trimtab.cli.table import show_count
 from trimtab.config.node import CONTROLLER_ID
 from trimtab.controller.journal import DIRECTORY, Journal
 from trimtab.controller.recovery import Recovered, RecoveredPartition, recover, write_journal
@@ -78,6 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would be done, and change nothing"
     )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -98,14 +101,21 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{controller} belongs to cluster {cluster_id}, but the brokers belong to "
                 f"{surveys[0].cluster_id}; if it was created by mistake, move it away and try again"
             )
-        for line in describe(found, old):
-            print(line)
+        if not arguments.json:
+            for line in describe(found, old):
+                print(line)
         if arguments.dry_run:
-            print(f"nothing was changed; run without --dry-run to write {controller}")
+            if arguments.json:
+                print(json.dumps(show(found, old, controller, None)))
+            else:
+                print(f"nothing was changed; run without --dry-run to write {controller}")
             return 0
         replayed = max(read_replayed(each).base_offset for each in storages)
         end_offset = max(old.end_offset, replayed + 1) + _BEYOND
         kept = _write(controller, surveys[0].cluster_id, found.image, end_offset, old.epoch)
+    if arguments.json:
+        print(json.dumps({**show(found, old, controller, kept), "written": True}))
+        return 0
     if kept is not None:
         print(f"the old directory is now {kept}")
     print(f"{controller} is written; start the cluster")
@@ -173,7 +183,7 @@ def read_old(controller: str) -> OldJournal:
 def describe(found: Recovered, old: OldJournal) -> Iterator[str]:
     """Lines for people: each topic, partitions whose replicas differ, and what is lost."""
     for name, topic in found.image.topics.items():
-        yield f"topic {name}: {len(topic.partitions)} partitions"
+        yield f"topic {name}: {show_count(len(topic.partitions), 'partition')}"
     behind = [line for each in found.partitions if (line := _describe_lag(each))]
     yield from behind[:_SHOWN]
     if len(behind) > _SHOWN:
@@ -188,6 +198,38 @@ def describe(found: Recovered, old: OldJournal) -> Iterator[str]:
     else:
         yield "options, limits and empty topics are taken from the old copy"
     yield from found.notes
+
+
+def show(found: Recovered, old: OldJournal, controller: str, kept: str | None) -> dict[str, object]:
+    """What was found, for JSON.
+
+    Args:
+        kept: the new path of the old directory; None if there is none.
+    """
+    return {
+        "controller": controller,
+        "written": False,
+        "oldDirectory": kept,
+        "hasOldCopy": old.image is not None,
+        "topics": [
+            {"topic": name, "partitions": len(topic.partitions)}
+            for name, topic in found.image.topics.items()
+        ],
+        "outOfSync": [
+            {
+                "topic": each.topic,
+                "partition": each.registration.id,
+                "isr": list(each.registration.isr),
+                "replicas": [
+                    {"broker": broker, "leaderEpoch": epoch, "endOffset": end}
+                    for broker, (epoch, end) in each.ends.items()
+                ],
+            }
+            for each in found.partitions
+            if _describe_lag(each) is not None
+        ],
+        "notes": [*([] if old.note is None else [old.note]), *found.notes],
+    }
 
 
 def _describe_lag(each: RecoveredPartition) -> str | None:

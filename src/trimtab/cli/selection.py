@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trimtab.cli.reach import report_unreachable
+from trimtab.cli.table import show_count
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 
@@ -69,6 +70,7 @@ def choose_partitions(admin: Admin, topic: str, partition: int | None) -> list[T
         return partitions
     if not 0 <= partition < len(partitions):
         raise UsageError(
-            f"--partition {partition}: {topic} has {len(partitions)} partitions, counted from 0"
+            f"--partition {partition}: {topic} has "
+            f"{show_count(len(partitions), 'partition')}, counted from 0"
         )
     return [partitions[partition]]

@@ -34,6 +34,7 @@ SHIMS: Final[Mapping[str, str]] = {
     "kafka-configs.sh": "configs",
     "kafka-config.sh": "configs",  # as KIP-578 prints it
     "kafka-log-dirs.sh": "log-dirs",
+    "kafka-dump-log.sh": "dump-log",
     "kafka-cluster.sh": "cluster",
     "kafka-features.sh": "features",
     "kafka-reassign-partitions.sh": "reassign",

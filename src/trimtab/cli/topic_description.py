@@ -6,6 +6,7 @@ import base64
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from trimtab.cli.style import ERROR, WARNING
 from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -89,6 +90,13 @@ def choose_partitions(topic: Description, checks: Iterable[str]) -> list[int]:
         for number in range(topic.view.partition_count)
         if not wanted or any(check(topic, number) for check in wanted)
     ]
+
+
+def choose_colour(topic: Description, number: int) -> str | None:
+    """The colour of a partition's line; None if nothing is wrong with it."""
+    if is_unavailable(topic, number):
+        return ERROR
+    return WARNING if is_under_replicated(topic, number) else None
 
 
 def write_topic(topic: Description) -> str:

@@ -19,11 +19,14 @@ from trimtab.cli.options import (
     read_pairs,
 )
 from trimtab.cli.selection import connect_admin, list_partitions, select_topics
+from trimtab.cli.style import WARNING, paint
+from trimtab.cli.table import show_count
 from trimtab.cli.topic_description import (
     CHECKS,
     CHECKS_OF_CONFIGS,
     ZERO_ID,
     Description,
+    choose_colour,
     choose_partitions,
     read_topic_id,
     show_partition,
@@ -251,7 +254,8 @@ def create_topic(admin: Admin, arguments: argparse.Namespace) -> None:
         "assignment": None if assignment is None else dict(enumerate(assignment)),
     }
     if "." in topic or "_" in topic:
-        print(COLLISION, file=sys.stderr if arguments.json else sys.stdout)
+        stream = sys.stderr if arguments.json else sys.stdout
+        print(paint(COLLISION, WARNING, stream), file=stream)
     is_new = True
     try:
         admin.create_topic(
@@ -282,7 +286,8 @@ def alter_topics(admin: Admin, arguments: argparse.Namespace) -> None:
         if arguments.json:
             print(json.dumps({"topic": name, "partitions": arguments.partitions}))
         else:
-            print(f"Altered topic {name}: it has {arguments.partitions} partitions.")
+            count = show_count(arguments.partitions, "partition")
+            print(f"Altered topic {name}: it has {count}.")
 
 
 def describe_topics(admin: Admin, arguments: argparse.Namespace) -> None:
@@ -292,7 +297,7 @@ def describe_topics(admin: Admin, arguments: argparse.Namespace) -> None:
     checks = [name for name in CHECKS if getattr(arguments, name)]
     needs_configs = not checks or any(name in checks for name in CHECKS_OF_CONFIGS)
     shows_partitions = not arguments.topics_with_overrides
-    moves = _list_moves(admin)
+    moves = list_moves(admin)
     eligible: dict[TopicPartition, EligibleLeaders] = {}
     if shows_partitions:
         limit = arguments.partition_size_limit_per_response or PAGE_SIZE
@@ -303,8 +308,8 @@ def describe_topics(admin: Admin, arguments: argparse.Namespace) -> None:
             {each.name: each for each in admin.describe_configs("topic", name)}
             if needs_configs
             else None,
-            _by_number(view, moves),
-            _by_number(view, eligible),
+            by_number(view, moves),
+            by_number(view, eligible),
         )
         if arguments.topics_with_overrides and not topic.overrides:
             continue
@@ -319,7 +324,7 @@ def describe_topics(admin: Admin, arguments: argparse.Namespace) -> None:
         if not checks:
             print(write_topic(topic))
         for number in numbers:
-            print(write_partition(topic, number))
+            print(paint(write_partition(topic, number), choose_colour(topic, number)))
 
 
 def delete_topics(admin: Admin, arguments: argparse.Namespace) -> None:
@@ -366,7 +371,7 @@ def _select_described(admin: Admin, arguments: argparse.Namespace) -> list[str]:
     return names
 
 
-def _list_moves(admin: Admin) -> dict[TopicPartition, Reassignment]:
+def list_moves(admin: Admin) -> dict[TopicPartition, Reassignment]:
     """All reassignments in progress; none if the broker does not support or allow the request, as
     in kafka-topics."""
     try:
@@ -389,7 +394,7 @@ def _find_eligible(
         raise
 
 
-def _by_number(view: TopicView, found: Mapping[TopicPartition, T]) -> dict[int, T]:
+def by_number(view: TopicView, found: Mapping[TopicPartition, T]) -> dict[int, T]:
     """The values for the partitions of one topic, by partition number."""
     return {each.partition: found[each] for each in list_partitions(view) if each in found}
 
@@ -417,7 +422,8 @@ def read_assignment(text: str | None) -> list[list[int]] | None:
             )
         if len(brokers) != len(assignment[0]):
             raise UsageError(
-                f"--replica-assignment {text!r}: partition {partition} has {len(brokers)} "
-                f"replica(s) and partition 0 has {len(assignment[0])}; give all the same number"
+                f"--replica-assignment {text!r}: partition {partition} has "
+                f"{show_count(len(brokers), 'replica')} and partition 0 has {len(assignment[0])}; "
+                "give all the same number"
             )
     return assignment

@@ -243,18 +243,27 @@ def abort(admin: Admin, arguments: argparse.Namespace) -> None:
     if start is None:
         producer = arguments.producer_id, arguments.producer_epoch
         admin.abort_transaction(partition, *producer, max(0, arguments.coordinator_epoch))
+        say_done(arguments, {**partition._asdict(), "result": "aborted"})
         return
     for each in admin.describe_producers([partition])[partition]:
         if each.open_since_offset == start:
             admin.abort_transaction(
                 partition, each.producer_id, each.epoch, max(0, each.coordinator_epoch)
             )
+            say_done(arguments, {**partition._asdict(), "result": "aborted"})
             return
     raise UsageError(f"--start-offset {start}: no transaction in {partition} is open since there")
 
 
 def force_terminate(admin: Admin, arguments: argparse.Namespace) -> None:
     admin.fence_producers([arguments.transactionalId])
+    say_done(arguments, {"transactionalId": arguments.transactionalId, "result": "terminated"})
+
+
+def say_done(arguments: argparse.Namespace, shown: Mapping[str, object]) -> None:
+    """Only for JSON: Kafka's tool says nothing."""
+    if arguments.json:
+        print(json.dumps(shown))
 
 
 def find_hanging(admin: Admin, arguments: argparse.Namespace) -> None:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from functools import partial
 from inspect import isawaitable
 from random import Random
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, Unpack, cast
 
 from trimtab.client.arguments import (
     AnyPartition,
@@ -48,6 +48,7 @@ from trimtab.client.group.membership import MemberOptions
 from trimtab.client.group.subscription import Topics
 from trimtab.client.group_offsets import OffsetAndMetadata, checked_offsets
 from trimtab.client.metrics_cy import Snapshot
+from trimtab.client.network.option_types import ConsumerOptions
 from trimtab.client.network.options import Options
 from trimtab.client.network.session import Session
 from trimtab.client.options import consumer_options
@@ -79,7 +80,7 @@ class AsyncConsumer(Subscriber, AsyncClient):
         bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None = None,
         *,
         random: Random | None = None,
-        **options: object,
+        **options: Unpack[ConsumerOptions],
     ) -> None:
         checked, deserializers = consumer_options(bootstrap_servers, options)
         assignors = _assignors(checked)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from inspect import iscoroutinefunction
 from typing import cast
 
 from trimtab.client.network.bootstrap import checked_servers
 from trimtab.client.network.connection_options import connection_options, milliseconds
 from trimtab.client.network.options import Options
 from trimtab.client.network.refused_options import FOREIGN, NO_OPS, REFUSED
+from trimtab.client.serialization import take_deserializers, take_serializers
 from trimtab.config import (
     BOOLEAN,
     INT,
@@ -23,7 +23,7 @@ from trimtab.config import (
     Range,
 )
 from trimtab.errors import UsageError
-from trimtab.records import Deserializer, Deserializers
+from trimtab.records import Deserializers, Serializers
 
 _METRICS = (
     Option(
@@ -455,8 +455,9 @@ def client_options(
 def producer_options(
     bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None,
     given: Mapping[str, object],
-) -> tuple[Options, object | None]:
-    """The checked options of a producer, and the object given as `partitioner.class`, if any.
+) -> tuple[Options, object | None, Serializers | None]:
+    """The checked options of a producer; the object given as `partitioner.class`, if any; and the
+    serializers, if any.
 
     `enable.idempotence` is adjusted: as in Kafka it is off, without an error, if the user did not
     set it and `acks` or `retries` do not allow it. The default of `delivery.timeout.ms` is raised
@@ -467,7 +468,7 @@ def producer_options(
 
     Raises:
         UsageError: as for `Options`, or options that contradict each other; names both values and
-            the fix (Kafka's `ProducerConfig`).
+            the fix (Kafka's `ProducerConfig`). Or a serializer that cannot be called.
     """
     named = gather_options("producer", bootstrap_servers, given)
     custom: object | None = None
@@ -475,10 +476,11 @@ def producer_options(
         if not isinstance(named.get(name), str | None):
             custom = named.pop(name)
             break
+    serializers = take_serializers(named)
     options = Options(PRODUCER, named)
     _adjust_idempotence(options)
     _adjust_delivery_timeout(options)
-    return options, custom
+    return options, custom, serializers
 
 
 def consumer_options(
@@ -495,30 +497,8 @@ def consumer_options(
             deserializer that cannot be called.
     """
     named = gather_options("consumer", bootstrap_servers, given)
-    key, value = (_take_deserializer(named, part) for part in ("key", "value"))
-    options = _consumer_group_options(Options(CONSUMER, named))
-    return options, Deserializers(key, value) if key or value else None
-
-
-def _take_deserializer(named: dict[str, object], part: str) -> Deserializer | None:
-    """Take the deserializer out of the options; names of Java's classes are left in."""
-    found: Deserializer | None = None
-    for name in (f"{part}.deserializer", f"{part}_deserializer"):
-        given = named.get(name)
-        if given is None or not isinstance(given, str):
-            named.pop(name, None)
-        if given is None or isinstance(given, str):
-            continue
-        if not callable(given) or iscoroutinefunction(given):
-            what = "a coroutine function" if callable(given) else f"of type {type(given).__name__}"
-            raise UsageError(
-                f"{name}={given!r}: is {what}; give a function from bytes to an object, such as"
-                " json.loads"
-            )
-        if found is not None:
-            raise UsageError(f"consumer option {name} is given twice: keep one of its spellings")
-        found = given
-    return found
+    deserializers = take_deserializers(named)
+    return _consumer_group_options(Options(CONSUMER, named)), deserializers
 
 
 def _consumer_group_options(options: Options) -> Options:

@@ -10,10 +10,11 @@ async with AsyncProducer("127.0.0.1:9092", linger_ms=10) as producer:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from trimtab.client.accumulator.intake_cy import AsyncIntake
 from trimtab.client.accumulator.memory_wait import MemoryWait
@@ -25,6 +26,7 @@ from trimtab.client.async_client import AsyncClient, Close
 from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.metrics_cy import Snapshot
 from trimtab.client.network.coordinator import CoordinatorKind
+from trimtab.client.network.option_types import ProducerOptions
 from trimtab.client.options import producer_options
 from trimtab.client.partitioner.partitioning import Partitioning
 from trimtab.client.producer_core import Core, grace_after, is_beyond_abort
@@ -37,7 +39,17 @@ from trimtab.client.sender.prepared import (
 )
 from trimtab.client.topic_view import TopicView
 from trimtab.errors import TransactionError, UsageError
-from trimtab.records import Headers, TopicPartition
+from trimtab.records import (
+    AnyKey,
+    AnyValue,
+    Bytes,
+    Headers,
+    Key,
+    Serializer,
+    Servers,
+    TopicPartition,
+    Value,
+)
 from trimtab.system.clock import wall_clock
 from trimtab.system.waiting import loop_time
 
@@ -264,7 +276,12 @@ class ProducerCalls(AsyncClient):
         return self._core
 
 
-class AsyncProducer(AsyncIntake, ProducerCalls):
+class _Options(ProducerOptions, total=False):
+    wall_clock: Callable[[], float]
+    random: Random | None
+
+
+class AsyncProducer(AsyncIntake, ProducerCalls, Generic[Key, Value]):
     """Sends records from an event loop. Create it while the loop is running.
 
     It belongs to that loop. On another loop, which another thread runs, UsageError comes from every
@@ -276,25 +293,85 @@ class AsyncProducer(AsyncIntake, ProducerCalls):
     Arguments and errors are those of `Producer`'s methods.
 
     Args:
-        bootstrap_servers, options: as for `Producer`.
+        bootstrap_servers, options: as for `Producer`, serializers included.
         wall_clock: seconds since the Unix epoch; a simulation passes its own.
         random: used by the partitioner and for jitter; a simulation passes its own.
     """
 
+    @overload
+    def __init__(
+        self: AsyncProducer[Any, Any],
+        bootstrap_servers: Mapping[str, object],
+        **options: Unpack[_Options],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AsyncProducer[Bytes, Bytes],
+        bootstrap_servers: Servers = None,
+        *,
+        key_serializer: None = None,
+        value_serializer: None = None,
+        **options: Unpack[_Options],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AsyncProducer[Bytes, AnyValue],
+        bootstrap_servers: Servers = None,
+        *,
+        key_serializer: None = None,
+        value_serializer: Serializer[AnyValue],
+        **options: Unpack[_Options],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AsyncProducer[AnyKey, Bytes],
+        bootstrap_servers: Servers = None,
+        *,
+        key_serializer: Serializer[AnyKey],
+        value_serializer: None = None,
+        **options: Unpack[_Options],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AsyncProducer[AnyKey, AnyValue],
+        bootstrap_servers: Servers = None,
+        *,
+        key_serializer: Serializer[AnyKey],
+        value_serializer: Serializer[AnyValue],
+        **options: Unpack[_Options],
+    ) -> None: ...
+
     def __init__(
         self,
-        bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None = None,
+        bootstrap_servers: Servers = None,
         *,
         wall_clock: Callable[[], float] = wall_clock,
         random: Random | None = None,
         **options: object,
     ) -> None:
-        checked, custom = producer_options(bootstrap_servers, options)
+        checked, custom, serializers = producer_options(bootstrap_servers, options)
         now = partial(loop_time, asyncio.get_running_loop())
         name = checked.name_of(self)
         core = Core(checked, custom, now, wall_clock, random or Random(), name)
         ProducerCalls.__init__(self, core)
-        AsyncIntake.__init__(self, core.accumulator)
+        AsyncIntake.__init__(self, core.accumulator, serializers)
+
+    if TYPE_CHECKING:  # which cannot see through the compiled class's
+
+        async def send(
+            self,
+            topic: str,
+            value: Value | None = None,
+            key: Key | None = None,
+            headers: Headers | None = None,
+            partition: int | None = None,
+            timestamp: int | None = None,
+            on_delivery: Callable[[Delivery], object] | None = None,
+        ) -> Delivery: ...
 
     async def _send_when_possible(
         self,
@@ -357,7 +434,8 @@ class AsyncProducer(AsyncIntake, ProducerCalls):
     ) -> TableDelivery:
         """Send every row of an Arrow table as a record; waits like `send`, as often as needed.
 
-        Rows are encoded straight from Arrow's buffers, without a Python object for each row.
+        Rows are encoded straight from Arrow's buffers, without a Python object for each row, and
+        without the serializers: keys and values are the bytes of their columns.
 
         Args:
             data: a pyarrow Table, RecordBatch or RecordBatchReader; anything that streams Arrow

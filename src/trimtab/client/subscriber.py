@@ -7,6 +7,7 @@ Source: KIP-429, KIP-848; Kafka's `KafkaConsumer`.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
@@ -73,7 +74,7 @@ class Subscriber(Reader):
 
     def subscribe(
         self,
-        topics: object,
+        topics: Iterable[str] | re.Pattern[str] | SubscriptionPattern,
         *,
         on_assigned: OnChange | None = None,
         on_revoked: OnChange | None = None,

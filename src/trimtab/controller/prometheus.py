@@ -1,5 +1,7 @@
-"""Metrics of replicas, their limits and rejections, for Prometheus (KIP-578); needs the package
-prometheus_client.
+"""A controller's metrics for Prometheus; needs the package prometheus_client.
+
+What Kafka's controller has too has the names that the usual rules of Prometheus' JMX exporter give
+to it. Of replicas, their limits and rejections (KIP-578):
 
     trimtab_broker_replicas{broker="1"}         replicas that count against max.broker.partitions
     trimtab_broker_replicas_limit{broker="1"}   +Inf without a limit
@@ -14,16 +16,79 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from trimtab.balance.limits import PER_BROKER, PER_CLUSTER, LimitUsage
 from trimtab.config import LONG_MAX
+from trimtab.metadata.image import ClusterImage
+from trimtab.server.turns import Pace, Steps
+from trimtab.wire.sentinels import NO_LEADER
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
+
+_PER_STEP: Final = 1000
+"""Partitions that are looked at before other requests are served."""
+
+_OF_CLUSTER: Final = (
+    ("activecontrollercount", "1 on the controller.", "controllers"),
+    ("globaltopiccount", "Topics.", "topics"),
+    ("globalpartitioncount", "Partitions.", "partitions"),
+    ("offlinepartitionscount", "Partitions without a leader.", "leaderless"),
+    (
+        "preferredreplicaimbalancecount",
+        "Partitions that their preferred replica does not lead.",
+        "imbalanced",
+    ),
+    ("activebrokercount", "Brokers that are not fenced.", "active_brokers"),
+    ("fencedbrokercount", "Brokers that are registered and fenced.", "fenced_brokers"),
+)
+"""Name, explanation, and attribute of `ClusterFigures`."""
+
+
+class ClusterFigures(NamedTuple):
+    """Counts of a cluster's metadata."""
+
+    topics: int
+    partitions: int
+    leaderless: int
+    imbalanced: int
+    active_brokers: int
+    fenced_brokers: int
+    controllers: int = 1
+
+
+def measure_cluster(image: ClusterImage) -> Steps[ClusterFigures]:
+    """The figures of a cluster now."""
+    partitions = leaderless = imbalanced = 0
+    pace = Pace(_PER_STEP)
+    for topic in list(image.topics.values()):
+        for partition in list(topic.partitions):
+            partitions += 1
+            leaderless += partition.leader == NO_LEADER
+            imbalanced += partition.leader != partition.preferred_leader
+            if pace.spend():
+                yield
+    fenced = sum(broker.fenced for broker in image.brokers.values())
+    return ClusterFigures(
+        len(image.topics),
+        partitions,
+        leaderless,
+        imbalanced,
+        len(image.brokers) - fenced,
+        fenced,
+    )
+
+
+def list_cluster_metrics(figures: ClusterFigures) -> Iterator[Metric]:
+    """The metrics of a cluster that was measured."""
+    for name, text, attribute in _OF_CLUSTER:
+        yield GaugeMetricFamily(
+            f"kafka_controller_kafkacontroller_{name}", text, getattr(figures, attribute)
+        )
 
 
 class LimitCollector(Collector):

@@ -12,7 +12,7 @@ pytest loads it by itself in an environment that has trimtab (entry point `pytes
     kafka_group         the name of a group that nobody else uses
     kafka_records       reads the records of a topic
     assert_produces     asserts which records a block of code produces
-    kafka_faults        slow and dead brokers, until the end of the test
+    kafka_faults        slow, dead and separate brokers, and full disks, until the end of the test
     virtual_kafka       a cluster in virtual time, in `@pytest.mark.virtual_time` tests
 """
 
@@ -21,7 +21,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -32,9 +31,8 @@ if TYPE_CHECKING:  # every run of pytest imports this module: what fixtures need
     from trimtab.blocking.admin import Admin
     from trimtab.cluster import Cluster
     from trimtab.pytest.faults import Faults
-    from trimtab.pytest.reading import ReadRecords
+    from trimtab.pytest.reading import AssertProduces, ReadRecords, TopicReader
     from trimtab.pytest.virtual import VirtualKafka
-    from trimtab.records import Record
     from trimtab.sim.world import World
 
 __all__ = [
@@ -51,8 +49,9 @@ __all__ = [
 _MARKS = (
     "kafka_topic(partitions=1, replication_factor=-1, config={}): the topic of the fixture "
     "kafka_topic (trimtab)",
-    "virtual_time(seed=0, brokers=3, config={}): run the async test in virtual time; brokers and "
-    "config are those of the fixture virtual_kafka (trimtab)",
+    "virtual_time(seed=0, brokers=3, config={}, limit_s=86400): run the async test in virtual "
+    "time, limit_s virtual seconds at most; brokers and config are those of the fixture "
+    "virtual_kafka (trimtab)",
 )
 _NAME_CHARACTERS = 200
 """Of a topic or group at most, before what makes it unique: Kafka allows 249."""
@@ -95,6 +94,15 @@ def _kafka_admin(kafka_cluster: Cluster) -> Iterator[Admin]:
 
     with Admin(kafka_cluster.bootstrap_servers) as admin:
         yield admin
+
+
+@pytest.fixture(scope="session")
+def _kafka_reader(kafka_cluster: Cluster) -> Iterator[TopicReader]:
+    from trimtab.pytest.reading import TopicReader
+
+    reader = TopicReader(kafka_cluster.bootstrap_servers)
+    yield reader
+    reader.close()
 
 
 # For one test
@@ -141,7 +149,8 @@ def kafka_group(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def kafka_faults(kafka_cluster: Cluster) -> Iterator[Faults]:
-    """Makes brokers slow, stops and kills them; all are up and quick again after the test."""
+    """Makes brokers slow, ends them, cuts them off and fills their disks; after the test all are
+    up, quick and together again."""
     from trimtab.pytest.faults import Faults
 
     faults = Faults(kafka_cluster)
@@ -150,20 +159,18 @@ def kafka_faults(kafka_cluster: Cluster) -> Iterator[Faults]:
 
 
 @pytest.fixture
-def kafka_records(kafka_cluster: Cluster) -> ReadRecords:
+def kafka_records(_kafka_reader: TopicReader) -> ReadRecords:
     """A function that returns the records of a topic: `kafka_records(topic)`.
 
     Its arguments and errors: `trimtab.pytest.reading.read_records`.
     """
     from trimtab.pytest.reading import read_records
 
-    return partial(read_records, kafka_cluster.bootstrap_servers)
+    return partial(read_records, _kafka_reader)
 
 
 @pytest.fixture
-def assert_produces(
-    kafka_cluster: Cluster,
-) -> Callable[..., AbstractContextManager[list[Record]]]:
+def assert_produces(_kafka_reader: TopicReader) -> AssertProduces:
     """A context manager that asserts which records its block produces:
 
         with assert_produces(kafka_topic, [b"order 1", b"order 2"]):
@@ -173,7 +180,7 @@ def assert_produces(
     """
     from trimtab.pytest.reading import expect_records
 
-    return partial(expect_records, kafka_cluster.bootstrap_servers)
+    return partial(expect_records, _kafka_reader)
 
 
 # In virtual time
@@ -220,15 +227,20 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a marked test in its virtual world."""
     if pyfuncitem.get_closest_marker("virtual_time") is None:
         return None
-    from trimtab.pytest.virtual import run_in_virtual_time
+    from trimtab.pytest.virtual import run_in_virtual_time, virtual_options
 
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+    # pytest-asyncio has put a function around it, which would run it in real time.
+    test: Callable[..., Coroutine[Any, Any, None]] = inspect.unwrap(
+        pyfuncitem.obj, stop=inspect.iscoroutinefunction
+    )
+    if not inspect.iscoroutinefunction(test):
         pytest.fail("only an `async def` test can run in virtual time", pytrace=False)
-    test: Callable[..., Coroutine[Any, Any, None]] = pyfuncitem.obj
     fixtures: Mapping[str, Any] = pyfuncitem.funcargs
     names = inspect.signature(test).parameters
     run_in_virtual_time(
-        fixtures["_virtual_world"], test(**{name: fixtures[name] for name in names})
+        fixtures["_virtual_world"],
+        test(**{name: fixtures[name] for name in names}),
+        _read_mark(pyfuncitem, "virtual_time", virtual_options)["limit_s"],
     )
     return True
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from trimtab.client.arguments import checked_flag
 from trimtab.cluster import Cluster
 
 
 class Faults:
-    """Makes the brokers of a cluster slow, and stops and kills them.
+    """Makes the brokers of a cluster slow, stops and kills them, cuts them off, fills their disks.
 
-    Every method raises UsageError if no such broker is up; `start` if it is.
+    The methods have the names and the meaning of `VirtualKafka`'s. Every one raises UsageError if
+    there is no such broker, or if it is down, `start` if it is up.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._slow: set[int] = set()
-        self._down: set[int] = set()
+        self._full: set[int] = set()
+        self._is_partitioned = False
 
     def slow(self, broker: int = 0, produce_ms: float = 20) -> None:
         """Delay a broker's produce responses by `produce_ms`; 0 ends the delay."""
@@ -24,22 +27,47 @@ class Faults:
     def kill(self, broker: int = 0) -> None:
         """End a broker at once, as kill -9 does. Bytes that it has written are kept."""
         self._cluster.kill_broker(broker)
-        self._down.add(broker)
 
     def stop(self, broker: int = 0) -> None:
         """Stop a broker cleanly: it hands over leadership first."""
         self._cluster.stop_broker(broker)
-        self._down.add(broker)
+
+    def power_loss(self, broker: int = 0) -> None:
+        """Turn a broker's host off: bytes that were not flushed are lost, and it answers nobody."""
+        self._cluster.power_off(broker)
 
     def start(self, broker: int = 0) -> None:
-        """Start a broker that was stopped or killed, on its old port."""
+        """Start a broker that is down, on its old port; returns once it serves requests."""
         self._cluster.start_broker(broker)
-        self._down.discard(broker)
+
+    def partition(self, broker: int = 0, other: int | None = None) -> None:
+        """Cut a broker off from all others and all clients, or from one other broker: nothing is
+        delivered until `heal`."""
+        self._cluster.partition(broker, other)
+        self._is_partitioned = True
+
+    def heal(self) -> None:
+        """End every `partition`; returns once the brokers that are up take part again."""
+        self._cluster.heal()
+        self._is_partitioned = False
+
+    def disk_full(self, broker: int = 0, is_full: bool = True) -> None:
+        """Let a broker's disk be full, or free again. A broker whose disk is full ends at its next
+        write; once the disk is free it is up again."""
+        if checked_flag("is_full", is_full):
+            self._cluster.fill_disk(broker)
+            self._full.add(broker)
+        else:
+            self._cluster.free_disk(broker)
+            self._full.discard(broker)
 
     def end(self) -> None:
         """End all faults; on return every broker is up. Does nothing without faults."""
-        for broker in sorted(self._down):
-            self.start(broker)
-        for broker in sorted(self._slow):
-            self._cluster.slow(broker, 0)
-        self._slow.clear()
+        if self._is_partitioned:
+            self.heal()
+        while self._full:
+            self._cluster.free_disk(self._full.pop())
+        for broker in self._cluster.down:
+            self._cluster.start_broker(broker)
+        while self._slow:
+            self._cluster.slow(self._slow.pop(), 0)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from time import monotonic
 from types import TracebackType
 from typing import Protocol
 
 from trimtab.blocking.admin import Admin
 from trimtab.blocking.consumer import Consumer
+from trimtab.client.arguments import checked_integer, checked_seconds
 from trimtab.errors import BrokerError, ErrorCode, UsageError
-from trimtab.records import Deserializer, Deserializers, Record, TopicPartition
+from trimtab.records import Deserializer, Record, TopicPartition
 
 _POLL_MS = 50
+_ANSWER_MS = 2000
+"""Milliseconds that a broker may take to answer: the test may have cut it off."""
 _SHOWN = 10
 """Records that the message of a failed assertion shows."""
 
@@ -31,8 +35,72 @@ class ReadRecords(Protocol):
     ) -> list[Record]: ...
 
 
+class TopicReader:
+    """Reads topics of one cluster; for the whole session, as connections take time.
+
+    Args:
+        bootstrap_servers: the cluster's addresses.
+    """
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._servers = bootstrap_servers
+        self._admin = Admin(bootstrap_servers, request_timeout_ms=_ANSWER_MS)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._admin.close()
+
+    def end_offsets(self, topic: str) -> Mapping[TopicPartition, int]:
+        """The end of each partition; of none if there is no such topic yet."""
+        try:
+            found = self._admin.list_offsets(self._partitions(topic), at="latest")
+        except BrokerError as error:
+            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return {}
+            raise
+        return {partition: listed.offset for partition, listed in found.items()}
+
+    def read(
+        self,
+        topic: str,
+        starts: Mapping[TopicPartition, int],
+        count: int | None,
+        timeout_s: float,
+        key_deserializer: Deserializer | None,
+        value_deserializer: Deserializer | None,
+    ) -> list[Record]:
+        """The records from `starts` to the present end; waits for as many as `count`."""
+        deadline = monotonic() + timeout_s
+        records: list[Record] = []
+        with Consumer(
+            self._servers,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+            request_timeout_ms=_ANSWER_MS,
+        ) as consumer:
+            partitions = self._partitions(topic)
+            consumer.assign(partitions)
+            for partition in partitions:
+                consumer.seek(partition, starts.get(partition, 0))
+            while True:
+                ends = consumer.end_offsets(partitions)
+                while any(consumer.position(each) < ends[each] for each in partitions):
+                    records += consumer.poll(_POLL_MS)
+                    if monotonic() > deadline:
+                        break
+                if count is None or len(records) >= count or monotonic() > deadline:
+                    return sorted(records, key=lambda record: (record.partition, record.offset))
+                records += consumer.poll(_POLL_MS)
+
+    def _partitions(self, topic: str) -> list[TopicPartition]:
+        count = len(self._admin.describe_topics([topic])[topic].partitions)
+        return [TopicPartition(topic, number) for number in range(count)]
+
+
 def read_records(
-    bootstrap_servers: str,
+    reader: TopicReader,
     topic: str,
     count: int | None = None,
     timeout_s: float = 10,
@@ -51,14 +119,28 @@ def read_records(
         BrokerError: UNKNOWN_TOPIC_OR_PARTITION.
     """
     __tracebackhide__ = True
-    deserializers = Deserializers(key_deserializer, value_deserializer)
-    records = _read(bootstrap_servers, topic, {}, count, timeout_s, deserializers)
+    _check(count, timeout_s)
+    records = reader.read(topic, {}, count, timeout_s, key_deserializer, value_deserializer)
     if count is not None and len(records) < count:
         raise AssertionError(
             f"{topic!r} has {_counted(len(records))} after {timeout_s} s, not {count}"
             f"{_shown(records)}"
         )
     return records
+
+
+class AssertProduces(Protocol):
+    """The type of the fixture `assert_produces`."""
+
+    def __call__(
+        self,
+        topic: str,
+        values: Sequence[object] | None = None,
+        count: int | None = None,
+        timeout_s: float = 10,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> AbstractContextManager[list[Record]]: ...
 
 
 class expect_records:  # noqa: N801 - used like a function
@@ -78,7 +160,7 @@ class expect_records:  # noqa: N801 - used like a function
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        reader: TopicReader,
         topic: str,
         values: Sequence[object] | None = None,
         count: int | None = None,
@@ -90,18 +172,19 @@ class expect_records:  # noqa: N801 - used like a function
             raise UsageError(f"values={values!r}: give a list of values, such as [{values!r}]")
         if values is not None and count is not None:
             raise UsageError("values and count are both given; give one")
-        self._servers = bootstrap_servers
+        _check(count, timeout_s)
+        self._reader = reader
         self._topic = topic
         self._values = values
         self._is_exact = values is not None or count is not None
         self._least = len(values) if values is not None else 1 if count is None else count
         self._timeout_s = timeout_s
-        self._deserializers = Deserializers(key_deserializer, value_deserializer)
+        self._deserializers = key_deserializer, value_deserializer
         self._starts: Mapping[TopicPartition, int] = {}
         self._produced: list[Record] = []
 
     def __enter__(self) -> list[Record]:
-        self._starts = _end_offsets(self._servers, self._topic)
+        self._starts = self._reader.end_offsets(self._topic)
         return self._produced
 
     def __exit__(
@@ -113,13 +196,12 @@ class expect_records:  # noqa: N801 - used like a function
         __tracebackhide__ = True
         if error is not None:
             return
-        self._produced += _read(
-            self._servers,
+        self._produced += self._reader.read(
             self._topic,
             self._starts,
             self._least,
             self._timeout_s,
-            self._deserializers,
+            *self._deserializers,
         )
         found, least = len(self._produced), self._least
         if found < least or (found > least and self._is_exact):
@@ -132,57 +214,10 @@ class expect_records:  # noqa: N801 - used like a function
             raise AssertionError(f"other records produced to {self._topic!r}{differences}")
 
 
-def _end_offsets(bootstrap_servers: str, topic: str) -> Mapping[TopicPartition, int]:
-    """The end of each partition; of none if there is no such topic yet."""
-    try:
-        with Admin(bootstrap_servers) as admin:
-            found = admin.list_offsets(_partitions(admin, topic), at="latest")
-    except BrokerError as error:
-        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return {}
-        raise
-    return {partition: listed.offset for partition, listed in found.items()}
-
-
-def _partitions(admin: Admin, topic: str) -> list[TopicPartition]:
-    count = len(admin.describe_topics([topic])[topic].partitions)
-    return [TopicPartition(topic, number) for number in range(count)]
-
-
-def _read(
-    bootstrap_servers: str,
-    topic: str,
-    starts: Mapping[TopicPartition, int],
-    count: int | None,
-    timeout_s: float,
-    deserializers: Deserializers,
-) -> list[Record]:
-    """The records from `starts` to the present end; waits for as many as `count`."""
-    deadline = monotonic() + timeout_s
-    records: list[Record] = []
-    with (
-        Admin(bootstrap_servers) as admin,
-        Consumer(
-            bootstrap_servers,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-            key_deserializer=deserializers.key,
-            value_deserializer=deserializers.value,
-        ) as consumer,
-    ):
-        partitions = _partitions(admin, topic)
-        consumer.assign(partitions)
-        for partition in partitions:
-            consumer.seek(partition, starts.get(partition, 0))
-        while True:
-            ends = consumer.end_offsets(partitions)
-            while any(consumer.position(each) < ends[each] for each in partitions):
-                records += consumer.poll(_POLL_MS)
-                if monotonic() > deadline:
-                    break
-            if count is None or len(records) >= count or monotonic() > deadline:
-                return sorted(records, key=lambda record: (record.partition, record.offset))
-            records += consumer.poll(_POLL_MS)
+def _check(count: int | None, timeout_s: float) -> None:
+    if count is not None:
+        checked_integer("count", count)
+    checked_seconds("timeout_s", timeout_s)
 
 
 def _compared(values: Sequence[object] | None, produced: Sequence[Record]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -11,7 +12,7 @@ from random import Random
 from typing import Any, Final
 from unittest.mock import patch
 
-from trimtab.client.arguments import checked_integer
+from trimtab.client.arguments import checked_integer, checked_seconds
 from trimtab.config.node import EMBEDDED
 from trimtab.errors import UsageError
 from trimtab.sim.network import ANY
@@ -31,7 +32,10 @@ _TURN_S = 1e-6
 
 
 def virtual_options(
-    seed: int = 0, brokers: int = 3, config: Mapping[str, object] | None = None
+    seed: int = 0,
+    brokers: int = 3,
+    config: Mapping[str, object] | None = None,
+    limit_s: float | None = 86_400,
 ) -> None:
     """The options of the mark `virtual_time`.
 
@@ -39,6 +43,8 @@ def virtual_options(
         seed: of all random numbers of the cluster, its network and its disks.
         brokers: their number.
         config: broker options, dotted.
+        limit_s: virtual seconds after which the test fails; None for no limit. A test that waits
+            for a thread, such as confluent-kafka's, would never end: threads take no virtual time.
     """
 
 
@@ -148,11 +154,29 @@ class VirtualKafka:
             ) from None
 
 
-def run_in_virtual_time(world: World, test: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine; the functions of the module `time` tell this thread the virtual time."""
+def run_in_virtual_time(
+    world: World, test: Coroutine[Any, Any, None], limit_s: float | None
+) -> None:
+    """Run a coroutine; the functions of the module `time` tell this thread the virtual time.
+
+    Raises:
+        UsageError: it has not ended after `limit_s` virtual seconds, or waits for a thread.
+    """
     thread = threading.get_ident()
     loop = world.loop
     loop.turn_s = _TURN_S
+    limit = checked_seconds("limit_s", limit_s)
+    end = math.inf if limit is None else loop.time() + limit
+
+    def refuse_more_time() -> None:
+        if loop.time() > end:
+            raise UsageError(
+                f"the test has not ended within {limit_s} virtual seconds (limit_s of the mark "
+                "virtual_time): it may wait for a thread, which takes no virtual time; clients in "
+                "virtual time are asyncio code, such as trimtab's AsyncProducer or aiokafka"
+            )
+
+    loop.observer = refuse_more_time
 
     def virtual(real: Callable[[], float], read: Callable[[], float]) -> Callable[[], float]:
         return lambda: read() if threading.get_ident() == thread else real()
@@ -169,4 +193,7 @@ def run_in_virtual_time(world: World, test: Coroutine[Any, Any, None]) -> None:
             patched.enter_context(patch.object(time, name, virtual(getattr(time, name), read)))
             ns = f"{name}_ns"
             patched.enter_context(patch.object(time, ns, virtual_ns(getattr(time, ns), read)))
-        world.run(test)
+        try:
+            world.run(test)
+        finally:
+            loop.observer = None

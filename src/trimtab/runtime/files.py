@@ -51,15 +51,15 @@ class DirectoryStorage:
         self.root = os.path.abspath(root)
         self.durable = durable
         self._max_open_files = max_open_files
-        self._open_files: OrderedDict[_DirectoryFile, None] = OrderedDict()
+        self._open_files: OrderedDict[DirectoryFile, None] = OrderedDict()
         self._lock: int | None = None
         try:
             os.makedirs(self.root, 0o700, exist_ok=True)
         except OSError as error:
             raise _translate(self.root, "create the directory", error) from error
 
-    def open(self, path: str) -> _DirectoryFile:
-        return _DirectoryFile(self, path)
+    def open(self, path: str) -> DirectoryFile:
+        return DirectoryFile(self, path)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(self._absolute(path))
@@ -185,7 +185,7 @@ class DirectoryStorage:
     def _absolute(self, path: str) -> str:
         return f"{self.root}/{path}"
 
-    def _register_open_file(self, file: _DirectoryFile) -> None:
+    def _register_open_file(self, file: DirectoryFile) -> None:
         """Close files until one more may be open, and add `file` as the most recently used."""
         while len(self._open_files) >= self._max_open_files:
             next(iter(self._open_files)).close()
@@ -263,7 +263,9 @@ class DirectoryStorage:
             _flush_path(parent)
 
 
-class _DirectoryFile:
+class DirectoryFile:
+    """A file of a `DirectoryStorage`."""
+
     __slots__ = ("_descriptor", "_exists", "_is_linked", "_path", "_size", "_storage")
 
     def __init__(self, storage: DirectoryStorage, path: str) -> None:

@@ -121,6 +121,7 @@ class Connection(FrameProtocol):
         self.on_lost: Callable[[], None] | None = None
         self.peer_host = ""
         self._listener = listener
+        self._requests = listener.requests
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[memoryview] = deque()
         self._pending: deque[_PendingResponse] = deque()
@@ -265,9 +266,10 @@ class Connection(FrameProtocol):
         transport = self.transport
         if transport is None or transport.is_closing():
             return
-        listener = self._listener
+        listener, requests = self._listener, self._requests
+        now = 0.0 if requests is None else requests.clock()
         try:
-            header = decode_request_header(frame, self.peer_host)
+            header = decode_request_header(frame, self.peer_host, now)
             api = listener.apis.get(header.api_key)
             if api is None:
                 self._reject(f"API {header.api_key} is not served")
@@ -319,6 +321,8 @@ class Connection(FrameProtocol):
                 self._queue_response(_PendingResponse(header), response, delay_s)
             elif response is not None and not self._write(header, response):
                 self._queue_response(_PendingResponse(header), response, 0)
+            elif requests is not None:
+                requests.answered(header)
             return
         answer = _PendingResponse(header)
         self._pending.append(answer)
@@ -413,6 +417,8 @@ class Connection(FrameProtocol):
                     self._write_in_turns(answer)
                     break
                 self._pending.popleft()
+                if self._requests is not None:
+                    self._requests.answered(answer.header)
             self._is_collecting = False
             self._release()
             self._serve_waiting()

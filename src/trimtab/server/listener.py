@@ -18,6 +18,7 @@ from trimtab.server.api_versions import (
 from trimtab.server.connection import Connection
 from trimtab.server.faults import Faults
 from trimtab.server.request import Handler
+from trimtab.server.request_metrics_cy import RequestMetrics
 from trimtab.server.turns import Turns
 from trimtab.wire.messages import APIS
 
@@ -58,12 +59,14 @@ class Listener:
         turns: runs the handlers of the largest requests in steps.
         features: the features of the cluster now.
         unstable: by API key, versions above the stable ones that are served up to this one.
+        faults: those of the node.
 
     Attributes:
         capacity: connections that the process has file descriptors for; a lower limit than
             `max.connections` wins.
         serving: the connection whose request is being handled, while a handler runs.
         faults: faults injected on purpose.
+        requests: the requests of connections from now on, if they are to be measured.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Listener:
         turns: Turns | None = None,
         features: Callable[[], Features] = lambda: NO_FEATURES,
         unstable: Mapping[int, int] | None = None,
+        faults: Faults | None = None,
     ) -> None:
         self.node_id = node_id
         self.config = config
@@ -82,7 +86,8 @@ class Listener:
             self.apis[key] = self.apis[key]._replace(max_version=version)
         self.handlers = {**handlers, API_VERSIONS: describe_api_versions(self.apis, features)}
         self.counts = ServerCounts()
-        self.faults = Faults()
+        self.requests: RequestMetrics | None = None
+        self.faults = Faults() if faults is None else faults
         self.turns = Turns() if turns is None else turns
         self._long_queue: deque[Connection] = deque()
         self._serving_queued: Connection | None = None
@@ -98,6 +103,14 @@ class Listener:
         self.serving: Connection | None = None
         self._server: asyncio.AbstractServer | None = None
         self._closed: asyncio.Future[None] | None = None
+
+    def measure(self, clock: Callable[[], float]) -> None:
+        """Count the requests of new connections and their times.
+
+        Args:
+            clock: seconds that never go back.
+        """
+        self.requests = RequestMetrics(self.apis, clock)
 
     async def bind(self, host: str, port: int) -> int:
         """Bind the address, without serving yet; returns the port, as `port` may be 0.
@@ -161,6 +174,7 @@ class Listener:
         self.counts.accepted += 1
         self.counts.open += 1
         self.connections[connection] = None
+        self.faults.opened(connection)
         self._silent[connection] = now
         self._open_by_host[connection.peer_host] += 1
         limit = cast(int, self.config["max.connections.per.ip"])
@@ -242,6 +256,7 @@ class Listener:
         """Remove a lost connection."""
         self.counts.open -= 1
         self.connections.pop(connection, None)
+        self.faults.lost(connection)
         self._silent.pop(connection, None)
         self._open_by_host[connection.peer_host] -= 1
         if not self._open_by_host[connection.peer_host]:

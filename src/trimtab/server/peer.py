@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from trimtab.errors import CorruptData, KafkaError, UsageError
+from trimtab.server.faults import Faults
 from trimtab.server.turns import Steps, in_turns
 from trimtab.wire.codec import (
     AT_ONCE_BYTES,
@@ -41,27 +42,38 @@ class PeerLost(KafkaError):
 class Peer(FrameProtocol):
     """A connection to another node. Use `Peer.connect`."""
 
-    def __init__(self, name: str, client_id: str) -> None:
+    def __init__(self, name: str, client_id: str, faults: Faults) -> None:
         super().__init__(max_frame_bytes=_MAX_FRAME_BYTES, trusted_bytes=_TRUSTED_BYTES)
         self.name = name
+        self._faults = faults
         self._in_flight: InFlightRequests[asyncio.Future[Any]] = InFlightRequests(name, client_id)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
-    async def connect(cls, host: str, port: int, client_id: str, timeout_s: float) -> Peer:
+    async def connect(
+        cls, host: str, port: int, client_id: str, timeout_s: float, faults: Faults | None = None
+    ) -> Peer:
         """Connect to the node at this address.
+
+        Args:
+            faults: those of the node that connects.
 
         Raises:
             PeerLost: the connection was refused, or not made within `timeout_s`.
         """
-        name = f"{host}:{port}"
         loop = asyncio.get_running_loop()
+        name = f"{host}:{port}"
+        faults = Faults() if faults is None else faults
         try:
             async with asyncio.timeout(timeout_s):
-                _, peer = await loop.create_connection(lambda: cls(name, client_id), host, port)
+                _, peer = await loop.create_connection(
+                    lambda: cls(name, client_id, faults), host, port
+                )
         except (OSError, TimeoutError) as error:
             reason = str(error) or "no answer in time"
             raise PeerLost(f"{name} cannot be reached: {reason}") from error
+        # Not in `connection_made`: if connecting is cancelled, uvloop does not say that it is lost.
+        faults.opened(peer, (host, port))
         return peer
 
     @property
@@ -153,6 +165,7 @@ class Peer(FrameProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
+        self._faults.lost(self)
         for asked in self._in_flight.remove_all():
             if not asked.receiver.done():
                 asked.receiver.set_exception(

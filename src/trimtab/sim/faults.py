@@ -6,13 +6,15 @@ testing), and faults overlap.
 Records that were acknowledged with acks=all and `min.insync.replicas` of 2 are kept as long as at
 most one replica at a time may have lost writes (KIP-966). The controller treats every start after
 an unclean end as a loss, since it cannot tell, and if all replicas may have lost writes it elects
-the last known leader. So the schedule follows these two rules, and no others:
+the last known leader. So the schedule follows these three rules, and no others:
 
 - A broker loses power only if every other broker that has ended has registered with the controller
   again, no other one has a flipped bit, and for each of its guarded partitions another member of
   the ISR is running, by the controller's journal on disk.
 - No other broker ends until the controller knows of the loss, and would not elect the broker that
   lost writes as the last known leader.
+- Nobody changes `min.insync.replicas` meanwhile: as in Kafka, any change clears the ELR, which may
+  have the only replica that has lost nothing.
 
 Bit rot, or an empty replacement disk, counts as a power loss until the broker runs with its new
 disk. Faults that lose no writes, such as kills, may come at any time.
@@ -79,7 +81,7 @@ class FaultSchedule:
         self._repaired_from_s = 0.0
         self.counts: Counter[str] = Counter()
         self._pace_s = random.choice((0.2, 0.6, 2.0))
-        operators = OperatorRequests(cluster, checkers, kinds, random, self._run)
+        operators = OperatorRequests(cluster, checkers, kinds, self._losses, random, self._run)
         faults: tuple[tuple[Callable[[], str], float], ...] = (
             (self._kill_broker, 6),
             (self._crash_broker, 5),

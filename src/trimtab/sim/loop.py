@@ -118,13 +118,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        """`call_soon`; while the loop runs, raises UsageError in any other thread."""
+        """`call_soon`; while the loop runs, raises UsageError in any other thread, and ends the
+        run: something may wait for this call for ever."""
         if self._thread_id not in (None, threading.get_ident()):
-            raise UsageError(
+            error = UsageError(
                 f"thread {threading.current_thread().name!r} called into the virtual world; "
                 "threads make a run unrepeatable, use the async face on the loop itself"
             )
+            self._ready.append(asyncio.Handle(self._end_run, (error,), self, None))
+            raise error
         return self.call_soon(callback, *args, context=context)
+
+    def _end_run(self, error: UsageError) -> None:
+        self.call_exception_handler({"message": str(error), "exception": error})
+        self.stop()
 
     def create_task(
         self,

@@ -13,6 +13,9 @@ class Losses:
 
     Args:
         guarded: topics whose committed records must not be lost.
+
+    Attributes:
+        elr_changes: requests that clear the ELR and have no answer yet.
     """
 
     def __init__(self, cluster: VirtualCluster, guarded: Collection[str]) -> None:
@@ -20,6 +23,7 @@ class Losses:
         self._guarded = guarded
         self._ends: dict[int, int] = {}
         self._losses: dict[int, int] = {}
+        self.elr_changes = 0
 
     def note_end(self, node: VirtualBroker) -> None:
         """The broker ends now, and loses nothing."""
@@ -40,9 +44,14 @@ class Losses:
         self._forget_known()
         return not any(broker_id != node.id for broker_id in self._losses)
 
+    def may_clear_elr(self) -> bool:
+        """Whether the controller knows of all losses, so the replicas in the ELR are not needed."""
+        self._forget_known()
+        return not self._losses
+
     def may_lose(self, node: VirtualBroker) -> bool:
         """Whether the broker may end and lose writes; `trimtab.sim.faults` has the rules."""
-        if not self.may_end(node):
+        if self.elr_changes or not self.may_end(node):
             return False
         controller = self._cluster.controller.controller
         if controller is None or any(broker_id != node.id for broker_id in self._ends):

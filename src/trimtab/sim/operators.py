@@ -10,8 +10,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from random import Random
 from typing import Any
 
+from trimtab.controller.topic_rules import MIN_ISR
 from trimtab.server.peer import Peer, PeerLost
 from trimtab.sim.checkers import Checkers
+from trimtab.sim.losses import Losses
 from trimtab.sim.topic_kinds import TopicKind
 from trimtab.sim.virtual_cluster import PORT, VirtualBroker, VirtualCluster
 from trimtab.wire.messages.alter_partition_reassignments import (
@@ -52,7 +54,7 @@ _CONFIGS: dict[str, tuple[str, ...]] = {
     "segment.bytes": ("2000", "20000", "1000000"),
     "flush.messages": ("1", "10", "9223372036854775807"),
     "max.message.bytes": ("100000", "1000000"),
-    "min.insync.replicas": ("2", "3"),
+    MIN_ISR: ("2", "3"),
 }
 
 
@@ -62,6 +64,7 @@ class OperatorRequests:
 
     Args:
         kinds: the topics' guarantees, by name.
+        losses: whether the ELR may be cleared now.
         run: runs a task until the faults end.
     """
 
@@ -70,12 +73,14 @@ class OperatorRequests:
         cluster: VirtualCluster,
         checkers: Checkers,
         kinds: Mapping[str, TopicKind],
+        losses: Losses,
         random: Random,
         run: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._cluster = cluster
         self._checkers = checkers
         self._topic_kinds = kinds
+        self._losses = losses
         self._random = random
         self._run = run
         self._topics_created = 0
@@ -85,6 +90,7 @@ class OperatorRequests:
         request: Any,
         broker: VirtualBroker | None = None,
         answered: Callable[[Any], None] = lambda response: None,
+        ended: Callable[[], None] = lambda: None,
     ) -> None:
         broker = broker or self._random.choice(self._cluster.brokers)
 
@@ -92,6 +98,7 @@ class OperatorRequests:
             try:
                 peer = await Peer.connect(broker.host, PORT, OPERATOR, _ANSWER_S)
             except PeerLost:
+                ended()
                 return
             try:
                 async with asyncio.timeout(_ANSWER_S):
@@ -100,6 +107,7 @@ class OperatorRequests:
                 pass
             finally:
                 peer.close()
+                ended()
 
         with self._cluster.world.network.at(OPERATOR):
             self._run(ask())
@@ -170,6 +178,11 @@ class OperatorRequests:
     def alter_config(self) -> str:
         name = self._random.choice(list(_CONFIGS))
         value = self._random.choice(_CONFIGS[name])
+        clears_elr = name == MIN_ISR
+        if clears_elr and not self._losses.may_clear_elr():
+            return ""
+        if clears_elr:
+            self._losses.elr_changes += 1
         self._ask(
             IncrementalAlterConfigsRequest(
                 resources=[
@@ -182,9 +195,13 @@ class OperatorRequests:
                     if kind.keeps
                 ],
                 validate_only=False,
-            )
+            ),
+            ended=self._end_elr_change if clears_elr else lambda: None,
         )
         return "change of a config"
+
+    def _end_elr_change(self) -> None:
+        self._losses.elr_changes -= 1
 
     def create_topic(self) -> str:
         self._topics_created += 1

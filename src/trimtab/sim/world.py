@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from trimtab.sim.disk import VirtualDisk
-from trimtab.sim.loop import StalledError, VirtualLoop
+from trimtab.sim.loop import VirtualLoop
 from trimtab.sim.network import Network
 from trimtab.sim.trace import Trace
 
@@ -78,13 +78,14 @@ class World:
 
         Raises:
             StalledError: the coroutine can never finish.
+            UsageError: another thread called into the loop.
             Exception: the coroutine's error, or one of a callback or protocol, which asyncio would
                 only log.
         """
         try:
             try:
                 result = self.loop.run_until_complete(coroutine)
-            except StalledError:
+            except RuntimeError:  # stalled, or stopped
                 self._raise_failure()  # The tasks probably wait for one that failed.
                 raise
             self._raise_failure()

@@ -79,6 +79,18 @@ class KnownProducer(NamedTuple):
     open_since_offset: int
 
 
+class SnapshotEntry(NamedTuple):
+    """An entry of a snapshot file: a producer with one of its last batches, or with none. Then as
+    in `KnownProducer`."""
+
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+    open_since_offset: int
+    timestamp: int
+    batch: StoredBatch | None
+
+
 class _Producer:
     __slots__ = ("batches", "coordinator_epoch", "epoch", "seen_ms")
 
@@ -316,34 +328,48 @@ class ProducerState:
             CorruptData: it is not a whole snapshot of version 1.
         """
         state = cls(expiration_ms)
-        body = memoryview(snapshot)[_SNAPSHOT_HEADER.size :]
-        try:
-            version, crc = _SNAPSHOT_HEADER.unpack_from(snapshot)
-            (count,) = _COUNT.unpack_from(body)
-            entries = list(_ENTRY.iter_unpack(body[_COUNT.size :]))
-        except struct.error as error:
-            raise CorruptData(f"producer snapshot of {len(snapshot)} bytes: {error}") from error
-        if version != _SNAPSHOT_VERSION or crc != crc32c(body) or count != len(entries):
-            raise CorruptData(
-                f"producer snapshot of version {version} with {count} entries: "
-                "unknown version, wrong CRC or wrong length"
-            )
         open_since = {}
-        for producer_id, epoch, sequence, offset, delta, timestamp, coordinator, since in entries:
-            producer = state._producers.get(producer_id)
-            if producer is None or producer.epoch != epoch:
-                producer = state._producers[producer_id] = _Producer(epoch, coordinator)
+        for entry in decode_snapshot(snapshot):
+            producer = state._producers.get(entry.producer_id)
+            if producer is None or producer.epoch != entry.epoch:
+                producer = _Producer(entry.epoch, entry.coordinator_epoch)
+                state._producers[entry.producer_id] = producer
             producer.seen_ms = now_ms
-            if since >= 0:
-                open_since[producer_id] = since
-            if offset >= 0:
-                first = (sequence - delta) & _MAX_SEQUENCE
-                producer.batches.append(
-                    StoredBatch(first, sequence, offset - delta, offset, timestamp)
-                )
+            if entry.open_since_offset >= 0:
+                open_since[entry.producer_id] = entry.open_since_offset
+            if entry.batch is not None:
+                producer.batches.append(entry.batch)
         for producer_id, since in sorted(open_since.items(), key=lambda item: item[1]):
             state.transactions.begin(producer_id, since)
         return state
+
+
+def decode_snapshot(snapshot: BytesLike) -> list[SnapshotEntry]:
+    """The entries of a snapshot file, trimtab's or Kafka's.
+
+    Raises:
+        CorruptData: it is not a whole snapshot of version 1.
+    """
+    body = memoryview(snapshot)[_SNAPSHOT_HEADER.size :]
+    try:
+        version, crc = _SNAPSHOT_HEADER.unpack_from(snapshot)
+        (count,) = _COUNT.unpack_from(body)
+        rows = list(_ENTRY.iter_unpack(body[_COUNT.size :]))
+    except struct.error as error:
+        raise CorruptData(f"producer snapshot of {len(snapshot)} bytes: {error}") from error
+    if version != _SNAPSHOT_VERSION or crc != crc32c(body) or count != len(rows):
+        raise CorruptData(
+            f"producer snapshot of version {version} with {count} entries: "
+            "unknown version, wrong CRC or wrong length"
+        )
+    entries = []
+    for producer_id, epoch, sequence, offset, delta, timestamp, coordinator, since in rows:
+        batch = None
+        if offset >= 0:
+            first = (sequence - delta) & _MAX_SEQUENCE
+            batch = StoredBatch(first, sequence, offset - delta, offset, timestamp)
+        entries.append(SnapshotEntry(producer_id, epoch, coordinator, since, timestamp, batch))
+    return entries
 
 
 def _refuse_epoch(producer_id: int, epoch: int, known: int) -> Verdict:

@@ -21,6 +21,8 @@ from trimtab.wire.batch_cy import BatchHeader
 from trimtab.wire.sentinels import NO_OFFSET
 
 _ENTRY = Struct(">hqqqq")
+ABORTED_BYTES = _ENTRY.size
+"""Bytes of an entry."""
 _VERSION = 0
 
 

@@ -60,6 +60,7 @@ class RequestHeader(NamedTuple):
         client_id: None if the client gave none.
         body: the position in the frame where the body starts.
         peer_host: the address that the request came from, if known.
+        received_s: when its node began to serve it, if that is measured.
     """
 
     api_key: int
@@ -68,6 +69,7 @@ class RequestHeader(NamedTuple):
     client_id: str | None
     body: int
     peer_host: str = ""
+    received_s: float = 0.0
 
 
 def encode_request(
@@ -151,7 +153,9 @@ def _prepend(prefix: bytes, parts: list[BytesLike]) -> list[BytesLike]:
     return parts
 
 
-def decode_request_header(frame: BytesLike, peer_host: str = "") -> RequestHeader:
+def decode_request_header(
+    frame: BytesLike, peer_host: str = "", received_s: float = 0.0
+) -> RequestHeader:
     """The header of a request frame without its length prefix.
 
     A version that trimtab does not serve is no error here, because an ApiVersions request of any
@@ -180,7 +184,9 @@ def decode_request_header(frame: BytesLike, peer_host: str = "") -> RequestHeade
             position = _skip_tags(frame, position)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise CorruptData(f"request header in {len(frame)} bytes: {error}") from error
-    return RequestHeader(api_key, api_version, correlation_id, client_id, position, peer_host)
+    return RequestHeader(
+        api_key, api_version, correlation_id, client_id, position, peer_host, received_s
+    )
 
 
 def decode_correlation_id(frame: BytesLike) -> int:

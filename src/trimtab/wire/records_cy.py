@@ -14,7 +14,7 @@ from typing import Any
 import cython
 
 from trimtab.errors import CorruptData, NotDeserialized
-from trimtab.records import Deserializers, Record
+from trimtab.records import Deserializers, InContext, Record
 from trimtab.wire.batch_header import (
     CODEC_MASK,
     HEADER_BYTES,
@@ -477,15 +477,23 @@ def _deserialize(record: Record, deserializers: Deserializers) -> Record:
     what, function = "key", deserializers.key
     try:
         if function is not None and key is not None:
-            key = function(key)
+            key = _converted(function, topic, headers, key)
         what, function = "value", deserializers.value
         if function is not None and value is not None:
-            value = function(value)
+            value = _converted(function, topic, headers, value)
     except Exception as error:
         raise NotDeserialized(record, what, error) from error
     return _new_tuple(
         Record, (topic, partition, offset, timestamp, timestamp_type, key, value, headers)
     )
+
+
+@cython.cfunc
+@cython.inline
+def _converted(function: Any, topic: str, headers: object, data: object) -> Any:
+    if type(function) is InContext:
+        return function.convert(topic, headers, data)
+    return function(data)
 
 
 def scan_records(

@@ -22,7 +22,7 @@ PARTITIONS = [TopicPartition(TOPIC, number) for number in range(4)]
 RECORDS = 200
 
 
-def produce(rates: FaultRates, **options: object) -> tuple[FaultyCluster, list[object], int]:
+def produce(rates: FaultRates, **options: Any) -> tuple[FaultyCluster, list[object], int]:
     """Send one record to a batch; the faults, the outcomes, and how many records are stored."""
 
     async def run(world: World) -> tuple[FaultyCluster, list[object], int]:

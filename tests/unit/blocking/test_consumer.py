@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any, Unpack
 
 import pytest
 
@@ -15,6 +16,7 @@ from trimtab.blocking.consumer import Consumer
 from trimtab.blocking.producer import Producer
 from trimtab.client.admin import AsyncAdmin
 from trimtab.client.consumer import AsyncConsumer
+from trimtab.client.network.option_types import ConsumerOptions, ProducerOptions
 from trimtab.cluster import Cluster
 from trimtab.errors import BrokerError, ErrorCode, UsageError
 from trimtab.records import Record, TopicPartition
@@ -48,7 +50,9 @@ def partitions_of(topic: str) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for number in range(PARTITIONS)]
 
 
-def produce(cluster: Cluster, topic: str, count: int = RECORDS, **options: object) -> None:
+def produce(
+    cluster: Cluster, topic: str, count: int = RECORDS, **options: Unpack[ProducerOptions]
+) -> None:
     with Producer(cluster.bootstrap_servers, **options) as producer:
         for number in range(count):
             producer.send(
@@ -71,7 +75,7 @@ def read_all(consumer: Consumer, count: int) -> list[Record]:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_record_once_and_in_order(cluster: Cluster, topic: str, codec: str) -> None:
+def test_every_record_once_and_in_order(cluster: Cluster, topic: str, codec: Any) -> None:
     produce(cluster, topic, compression_type=codec)
     with Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
         consumer.assign(partitions_of(topic))
@@ -91,7 +95,7 @@ def test_every_record_once_and_in_order(cluster: Cluster, topic: str, codec: str
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_columns_have_what_records_have(cluster: Cluster, topic: str, codec: str) -> None:
+def test_columns_have_what_records_have(cluster: Cluster, topic: str, codec: Any) -> None:
     produce(cluster, topic, compression_type=codec)
     with Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
         consumer.assign(partitions_of(topic))
@@ -123,7 +127,7 @@ def test_ctrl_c_in_a_call_that_reads_loses_no_record(
     """At each line of the call: what it would have returned, the next call returns."""
     produce(cluster, topic, batch_size=500)
     partition = partitions_of(topic)[0]
-    limits: dict[str, object] = {"max_partition_fetch_bytes": 2_000}
+    limits: ConsumerOptions = {"max_partition_fetch_bytes": 2_000}
     places: list[str | None] = []
     with Consumer(cluster.bootstrap_servers, **limits) as consumer:
         consumer.assign([partition])
@@ -150,8 +154,13 @@ def test_ctrl_c_in_a_call_that_reads_loses_no_record(
 
 def test_small_fetches_share_the_room(cluster: Cluster, topic: str) -> None:
     produce(cluster, topic, batch_size=1_000)
-    limits = {"fetch.max.bytes": 1_500, "max.partition.fetch.bytes": 1_200, "max.poll.records": 50}
-    with Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest", **limits) as consumer:
+    limits: ConsumerOptions = {
+        "fetch_max_bytes": 1_500,
+        "max_partition_fetch_bytes": 1_200,
+        "max_poll_records": 50,
+        "auto_offset_reset": "earliest",
+    }
+    with Consumer(cluster.bootstrap_servers, **limits) as consumer:
         consumer.assign(partitions_of(topic))
         progress = dict.fromkeys(range(PARTITIONS), 0)
         for _ in range(40):

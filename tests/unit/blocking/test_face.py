@@ -111,4 +111,4 @@ def test_jitter_is_no_option_of_a_face(cluster: Cluster) -> None:
     """The asynchronous clients take a generator of random numbers, for simulations."""
     for kind in (Admin, Consumer, Producer):
         with pytest.raises(UsageError, match="random"):
-            kind(cluster.bootstrap_servers, random=1)
+            kind({"bootstrap.servers": cluster.bootstrap_servers, "random": 1})

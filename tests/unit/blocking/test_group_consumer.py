@@ -25,7 +25,7 @@ def cluster() -> Iterator[Cluster]:
 
 def member(cluster: Cluster, group: str, **options: object) -> Consumer:
     options = {"auto_offset_reset": "earliest", "group_id": group, **options}
-    return Consumer(cluster.bootstrap_servers, **options)
+    return Consumer({"bootstrap_servers": cluster.bootstrap_servers, **options})
 
 
 def read(consumer: Consumer, count: int) -> list[int]:

@@ -53,8 +53,8 @@ def is_ours(code: CodeType) -> bool:
 
 
 def member(cluster: Cluster, group: str, protocol: dict[str, object]) -> Consumer:
-    options = {"auto_offset_reset": "earliest", **protocol}
-    return Consumer(cluster.bootstrap_servers, group_id=group, **options)
+    options = {"auto_offset_reset": "earliest", "group_id": group, **protocol}
+    return Consumer({"bootstrap_servers": cluster.bootstrap_servers, **options})
 
 
 def numbers(records: list[Record]) -> list[int]:

@@ -132,6 +132,7 @@ def test_errors_of_the_topic_are_the_senders(cluster: Cluster, silent: str) -> N
     with Producer(cluster.bootstrap_servers, max_block_ms=500) as producer:
         with pytest.raises(BrokerError, match="no/name"):
             producer.send("no/name", b"x")
+        nothing: Any
         for nothing in ("", None, 7):
             with pytest.raises(UsageError, match="topic="):
                 producer.send(nothing, b"x")

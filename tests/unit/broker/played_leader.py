@@ -13,6 +13,7 @@ from trimtab.broker.replication import Replication
 from trimtab.broker.replication_quota import ReplicationQuota
 from trimtab.config import BROKER
 from trimtab.metadata.image import BrokerRegistration, ClusterImage
+from trimtab.server.faults import Faults
 from trimtab.server.listener import Listener
 from trimtab.sim.world import World
 from trimtab.storage.storage import StorageError
@@ -127,6 +128,7 @@ class Follower:
     def __init__(self) -> None:
         self.config = config.read(BROKER, OPTIONS)
         self.image = ClusterImage()
+        self.faults = Faults()
         self.is_too_fast = False
         self.taken = 0
         self.disk_failures: list[StorageError] = []

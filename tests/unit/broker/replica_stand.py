@@ -6,6 +6,7 @@ from typing import Any
 
 from trimtab import config
 from trimtab.broker.partition import Appended, Partition
+from trimtab.broker.traffic import TopicTraffic
 from trimtab.config import BROKER
 from trimtab.metadata.image import PartitionRegistration
 from trimtab.sim.disk import VirtualDisk
@@ -76,6 +77,7 @@ class Stand:
             self.log,
             self.values(),
             lambda: NOW_MS,
+            TopicTraffic(),
         )
         self.watching = Watching()
         self.partition.watchers[self.watching] = None

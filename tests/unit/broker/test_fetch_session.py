@@ -19,6 +19,7 @@ from tests.steps import finish
 from trimtab.broker.fetch_session_cache import EVICTABLE_AFTER_S, FetchSessionCache
 from trimtab.broker.handlers.fetch import fetch
 from trimtab.broker.refused import Refused
+from trimtab.broker.traffic import TopicTraffic, Traffic
 from trimtab.errors import ErrorCode
 from trimtab.server.turns import Steps, Turns
 from trimtab.sim.world import World
@@ -66,6 +67,7 @@ class Replica:
         self.diverging: tuple[int, int] | None = None
         self.looks = 0
         self.progress: list[tuple[int, int, int]] = []
+        self.traffic = TopicTraffic()
 
     def append(self, records: int = 1, size: int = SIZE, commits: bool = True) -> None:
         begin = self.log.log_end_offset
@@ -135,6 +137,7 @@ class FakeBroker:
     """A broker with one partition to a topic, and a client of it."""
 
     def __init__(self, slots: int = 1000) -> None:
+        self.traffic = Traffic()
         self.config = {"fetch.max.bytes": 57_671_680}
         self.fetch_sessions = FetchSessionCache(slots, Random(1))
         self.partitions: dict[str, Replica] = {}

@@ -88,3 +88,17 @@ async def test_a_silent_broker_is_given_up(lab: Lab) -> None:
     lab.world.network.heal()
     assert (await peers.ask(1, ASK, 1.0)).cluster_id == "lab"
     peers.close()
+
+
+@pytest.mark.run(brokers=2)
+async def test_a_broker_that_is_cut_off_on_purpose_asks_nobody(lab: Lab) -> None:
+    view = lab.brokers[0].view
+    peers = Peers(view, "test")
+    await peers.ask(1, ASK, 1.0)
+    view.faults.cut()
+    for _ in range(2):  # over the open connection, and over a new one
+        with pytest.raises(PeerLost, match="broker 1 does not answer"):
+            await peers.ask(1, ASK, 0.1)
+    view.faults.heal()
+    assert (await peers.ask(1, ASK, 1.0)).cluster_id == "lab"
+    peers.close()

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from trimtab.cli import main
 from trimtab.cli.cluster import (
+    choose_metrics_ports,
     choose_ports,
     choose_racks,
     hold_ports,
@@ -16,9 +18,11 @@ from trimtab.cli.cluster import (
     read_config,
     read_delays,
     refuse_missing_brokers,
+    refuse_unreachable,
 )
 from trimtab.config.node import EMBEDDED
 from trimtab.errors import Unavailable, UsageError
+from trimtab.runtime.supervisor import Program
 
 
 def test_one_rack_for_each_broker() -> None:
@@ -60,6 +64,63 @@ def test_every_node_gets_its_own_words() -> None:
         *("--slow", "20", "--rack", "b", *common),
     ]
     assert "--slow" not in brokers[0].command
+
+
+def test_brokers_advertise_the_given_host_with_their_own_ports() -> None:
+    for host, written in (("localhost", "localhost"), ("fd00::1", "[fd00::1]")):
+        refuse_unreachable(host)
+        controller, *brokers = list_programs(
+            *("0.0.0.0", 9000, [1, 2], None, {}, "/d", []), temporary=True, advertised_host=host
+        )
+        assert "--config" not in controller.command
+        for port, broker in enumerate(brokers, 1):
+            place = broker.command.index("--config")
+            assert broker.command[place + 1] == f"advertised.listeners=PLAINTEXT://{written}:{port}"
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "localhost:9092", "[::1]"])
+def test_a_host_that_clients_cannot_connect_to_is_not_advertised(host: str) -> None:
+    with pytest.raises(UsageError, match=r"--advertised-host .*host"):
+        refuse_unreachable(host)
+
+
+def test_every_node_gets_its_own_port_for_metrics() -> None:
+    nodes = list_programs(
+        *("h", 9000, [1, 2], None, {}, "/d", []), temporary=True, metrics_ports=[5, 6, 7]
+    )
+    for node, port in zip(nodes, "567", strict=True):
+        words = list(node.command)
+        assert words[words.index("--metrics-port") + 1] == port
+    assert list(nodes[0].command)[list(nodes[0].command).index("--metrics-host") + 1] == "h"
+
+
+def test_ports_for_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("prometheus_client")
+    assert choose_metrics_ports(None, 2) == []
+    assert choose_metrics_ports(9400, 2) == [9400, 9401, 9402]
+    assert choose_metrics_ports(0, 1) == [0, 0]
+    with pytest.raises(UsageError, match="--metrics-port 65534: 3 ports"):
+        choose_metrics_ports(65534, 2)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="pip install prometheus_client"):
+        choose_metrics_ports(9400, 2)
+
+
+def test_the_command_passes_the_advertised_host_on_and_refuses_one_that_is_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[Program] = []
+    monkeypatch.setattr(
+        "trimtab.cli.cluster._supervise", lambda programs, *_: started.extend(programs)
+    )
+    up = ["cluster", "up", "--port", "0", "--advertised-host"]
+    assert main([*up, "kafka"]) == 0
+    (_, broker) = started
+    assert [each for each in broker.command if "PLAINTEXT://kafka:" in each]
+    started.clear()
+    assert main([*up, "kafka:9092"]) == 1
+    assert "--advertised-host kafka:9092: write a host without a port" in capsys.readouterr().err
+    assert started == []
 
 
 def test_data_that_are_kept_are_forced_to_disk() -> None:

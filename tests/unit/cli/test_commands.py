@@ -174,7 +174,7 @@ def test_records_that_fail_are_counted_and_the_command_fails(run: Run) -> None:
     run("topics", "--create", "--topic", "narrow", "--config", "max.message.bytes=100")
     code, _, error = run("produce", "--topic", "narrow", stdin="x" * 500 + "\n")
     assert code == 1
-    assert error.startswith("1 of 1 records failed; the first: ")
+    assert error.startswith("1 of 1 record failed; the first: ")
     assert "MESSAGE_TOO_LARGE" in error
 
 
@@ -223,3 +223,37 @@ def test_the_figures_of_producer_perf_as_json(run: Run) -> None:
     assert figures["all"]["latency_ms"]["max"] >= figures["all"]["latency_ms"]["average"] > 0
     shown = run(*perf, "--throughput", "-1", "--print-metrics", "--json")[1]
     assert any(name.startswith("producer-metrics:") for name in json.loads(shown)["metrics"])
+
+
+def test_lines_that_were_sent_are_counted_as_json(run: Run) -> None:
+    run("topics", "--create", "--topic", "counted", "--config", "max.message.bytes=200")
+    code, shown, _ = run("produce", "--topic", "counted", "--json", stdin="1\n2\n3\n")
+    assert (code, json.loads(shown)) == (0, {"records": 3, "failed": 0, "firstError": None})
+    code, shown, error = run("produce", "--topic", "counted", "--json", stdin="x" * 1000)
+    told = json.loads(shown)
+    assert (code, told["records"], told["failed"]) == (1, 1, 1)
+    assert "MESSAGE_TOO_LARGE" in told["firstError"]
+    assert error.startswith("1 of 1 record failed; ")
+
+
+def test_partitions_that_lack_replicas_are_marked_where_there_are_colours(
+    cluster: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("topics", "--create", "--topic", "marked", "--replica-assignment", "0:1,0:2")
+    run("topics", "--create", "--topic", "gone", "--replica-assignment", "2")
+    run("topics", "--create", "--topic", "lagging", "--partitions", "1")
+    run("produce", "--topic", "lagging", stdin="1\n2\n")
+    group = ("--group", "late", "--topic", "lagging")
+    run("consume", *group, "--from-beginning", "--max-messages", "1")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    describe = ("topics", "--describe", "--topic", "marked,gone")
+    assert "\x1b" not in run(*describe)[1]
+    assert "\x1b[33mlate " in run("groups", "--describe", "--group", "late")[1]
+    cluster.stop_broker(2)
+    try:
+        gone, lost, head, whole, few = run(*describe)[1].splitlines()
+    finally:
+        cluster.start_broker(2)
+    assert "\x1b" not in gone + head + whole
+    assert few.startswith("\x1b[33m\tTopic: marked\tPartition: 1")
+    assert lost.startswith("\x1b[31m\tTopic: gone\tPartition: 0")

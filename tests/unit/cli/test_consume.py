@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from trimtab import Admin, Cluster, Producer
-from trimtab.cli import main
+from trimtab.cli import consume, main, make_parser
 from trimtab.cli.consume import (
     TextFormat,
     configure,
@@ -217,9 +217,13 @@ def test_records_that_could_not_be_printed_are_not_committed(
         buffer = Full()
 
     monkeypatch.setattr(sys, "stdout", Output())
-    server = ("--bootstrap-server", cluster.bootstrap_servers)
+    words = ["--topic", "t", "--group", "full", "--from-beginning"]
     with pytest.raises(OSError, match="No space left"):
-        main(["consume", "--topic", "t", "--group", "full", "--from-beginning", *server])
+        consume.run(
+            make_parser("consume").parse_args(
+                [*words, "--bootstrap-server", cluster.bootstrap_servers]
+            )
+        )
     assert len(Output.buffer.getvalue().split()) > 0
     assert committed(cluster, "full") == 0
 

@@ -70,7 +70,7 @@ def test_topics_may_be_found_by_an_expression_and_shown_as_json(run: Run) -> Non
     code, shown, errors = run(*words, "--timeout", "300")  # the group has read everything
     assert (code, json.loads(shown)["records"]) == (0, 0)
     assert errors == (
-        f"WARNING: only 0 of {RECORDS} records: none arrived for 300 ms; --timeout waits longer\n"
+        f"WARNING: only 0 of {RECORDS:,} records: none arrived for 300 ms; --timeout waits longer\n"
     )
 
 

@@ -105,7 +105,7 @@ def test_refused_levels_fail(scripted: Scripted, capsys: pytest.CaptureFixture[s
     assert main(words) == 1
     assert capsys.readouterr() == (
         "Could not upgrade a to 9. Invalid update.\nCould not upgrade b to 1. Invalid update.\n",
-        "2 out of 2 operation(s) failed.\n",
+        "2 of 2 changes failed.\n",
     )
     assert main([*words, "--dry-run"]) == 1
     assert capsys.readouterr().out.startswith("Can not upgrade a to 9.")

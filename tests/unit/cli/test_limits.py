@@ -68,8 +68,8 @@ def test_what_is_nearly_full_is_marked_and_who_is_away_is_counted() -> None:
         "broker 2         b           80    100    20   80 %  warning: 80 % used",
         "broker 3                     90    100    10   90 %  warning: 90 % used",
         "broker 4 (down)             100    100     0  100 %  warning: 100 % used",
-        "t: 3 partition(s) of 1 replica(s) fit: broker 1 +1, broker 2 +1, broker 3 +1",
-        "u: 1 partition(s) of 1 replica(s) do not fit: at most 0 can be placed",
+        "t: 3 partitions of 1 replica fit: broker 1 +1, broker 2 +1, broker 3 +1",
+        "u: 1 partition of 1 replica does not fit: at most 0 can be placed",
     ]
 
 

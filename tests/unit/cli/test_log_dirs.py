@@ -10,7 +10,7 @@ import pytest
 
 from trimtab import Admin, Cluster, Producer
 from trimtab.cli import main
-from trimtab.cli.log_dirs import read_brokers, write_json, write_size, write_tables
+from trimtab.cli.log_dirs import read_brokers, write_json, write_tables
 from trimtab.client.admin import LogDirectory, ReplicaLog
 from trimtab.errors import BrokerError, ErrorCode, UsageError
 from trimtab.records import TopicPartition
@@ -78,7 +78,7 @@ def test_json_is_that_line_alone(run: Run) -> None:
 
 def test_people_get_a_table_for_each_directory(run: Run, data: Path) -> None:
     lines = run("--broker-list", "1")[1].splitlines()
-    assert lines[0].startswith(f"broker 1, {data}/broker-1: 3 replica(s), 1.0 KiB; ")
+    assert lines[0].startswith(f"broker 1, {data}/broker-1: 3 replicas, 1.0 KiB; ")
     assert lines[1:] == [
         "  topic  replicas  future     size  lag",
         "  full          1       0  1.0 KiB    0",
@@ -100,7 +100,7 @@ def test_copies_under_way_and_their_lag_are_shown() -> None:
         TopicPartition("t", 1): ReplicaLog(2**29, 40, True),
     }
     assert write_tables({3: [LogDirectory("/d", None, logs, -1, -1)]}).splitlines() == [
-        "broker 3, /d: 2 replica(s), 1.5 GiB",
+        "broker 3, /d: 2 replicas, 1.5 GiB",
         "  topic  replicas  future     size  lag",
         "  t             2       1  1.5 GiB   40",
     ]
@@ -118,17 +118,3 @@ def test_a_directory_that_cannot_be_read_says_why(code: ErrorCode, name: str) ->
     found = {0: [LogDirectory("/d", error, {}, -1, -1)]}
     assert json.loads(write_json(found))["brokers"][0]["logDirs"][0]["error"] == name
     assert write_tables(found) == f"broker 0, /d: log directory /d: {code.name} ({int(code)})"
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.0 KiB"),
-        (5 * 2**40, "5.0 TiB"),
-        (2**50, "1024.0 TiB"),
-    ],
-)
-def test_sizes_are_in_units_of_1024(size: int, text: str) -> None:
-    assert write_size(size) == text

@@ -82,7 +82,7 @@ def test_a_refusal_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == (
-        "trimtab cluster: --racks a: 1 racks for 2 brokers; name one for each broker\n"
+        "trimtab cluster: --racks a: 1 rack for 2 brokers; name one for each broker\n"
     )
 
 

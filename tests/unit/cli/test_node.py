@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from trimtab.cli import broker, controller
-from trimtab.cli.node import advertise, read_node_options
+from trimtab.cli.node import advertise, read_node_options, serve_metrics
 from trimtab.config.node import CONTROLLER_ROLE, Node
-from trimtab.errors import UsageError
+from trimtab.errors import Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from trimtab.runtime.metrics_server import MetricsServer
 
 
 def read_broker(*words: str) -> Node:
@@ -114,3 +120,48 @@ def test_others_are_told_an_address_that_they_can_come_to(
     assert advertise(node._replace(listen=("0.0.0.0", 0)), 5) == ("this.machine", 5)
     assert advertise(node._replace(advertised=("name", 0)), 5) == ("name", 5)
     assert advertise(node._replace(advertised=("name", 6)), 5) == ("name", 6)
+
+
+async def serve(*words: str) -> MetricsServer | None:
+    parser = argparse.ArgumentParser()
+    controller.configure(parser)
+    arguments = parser.parse_args(words)
+    node = read_node_options(arguments, CONTROLLER_ROLE, {})
+    return await serve_metrics(lambda module: Nothing(), node, arguments)
+
+
+class Nothing:
+    """A node without metrics."""
+
+    async def measure(self) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+def test_metrics_are_served_on_the_port_that_is_asked_for() -> None:
+    pytest.importorskip("prometheus_client")
+
+    async def scenario() -> None:
+        assert await serve() is None
+        first = await serve(
+            "--metrics-port", "0", "--metrics-host", "127.0.0.1", "--host", "192.0.2.1"
+        )
+        assert first is not None
+        with pytest.raises(
+            Unavailable, match=r"cannot serve metrics .* name another --metrics-port"
+        ):
+            await serve("--metrics-port", str(first.port))
+        first.close()
+        with pytest.raises(UsageError, match="--metrics-port 65536: choose from 0 to 65535"):
+            await serve("--metrics-port", "65536")
+
+    asyncio.run(scenario())
+
+
+def test_metrics_need_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trimtab.runtime.metrics_server", None)
+    monkeypatch.delattr("trimtab.runtime.metrics_server", raising=False)
+    with pytest.raises(UsageError, match="pip install prometheus_client"):
+        asyncio.run(serve("--metrics-port", "0"))

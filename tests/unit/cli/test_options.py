@@ -8,6 +8,7 @@ import pytest
 from trimtab.cli.options import (
     RefusedOption,
     add_client_options,
+    read_client_file,
     read_client_options,
     read_pairs,
     read_partition_ids,
@@ -19,7 +20,7 @@ from trimtab.errors import UsageError
 def parse(*words: str) -> dict[str, object]:
     parser = argparse.ArgumentParser()
     add_client_options(parser, properties=["--producer-props"], files=["--producer.config"])
-    return read_client_options(parser.parse_args(words))
+    return read_client_options(parser.parse_args(words), "producer")
 
 
 def test_without_a_word_a_command_talks_to_the_default_port() -> None:
@@ -92,3 +93,43 @@ def test_a_refused_option_is_not_in_the_help() -> None:
     parser.add_argument("--lost", action=RefusedOption, why="use another")
     assert "--lost" not in parser.format_help()
     assert parser.parse_args([]).lost is None
+
+
+@pytest.mark.parametrize(
+    ("client", "known"),
+    [
+        ("admin", {"request.timeout.ms": "7"}),
+        ("producer", {"request.timeout.ms": "7", "acks": "1"}),
+        ("consumer", {"request.timeout.ms": "7", "group.id": "g"}),
+    ],
+)
+def test_one_file_serves_every_kind_of_client(
+    tmp_path: Path, client: str, known: dict[str, str]
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("acks=1\nrequest.timeout.ms=7\ngroup.id=g\n")
+    assert read_client_file(str(file), client) == known
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("request.timeot.ms=1", "'request.timeot.ms': did you mean request.timeout.ms?"),
+        ("xyzzy=1", "'xyzzy': remove it"),
+    ],
+)
+def test_an_option_that_no_client_has_is_named_with_its_line(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(f"acks=1\n{line}\n")
+    with pytest.raises(UsageError) as error:
+        read_client_file(str(file), "admin")
+    assert str(error.value) == f"{file}, line 2: clients have no option {said}"
+
+
+def test_binary_is_no_file_of_options(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_bytes(bytes(range(128, 256)))
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
+        read_client_file(str(file), "admin")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -44,7 +45,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *signals: signal.Signals) -> int:
     """Run a pipeline to which signals come."""
 
-    def receive(session: object, read: object, arrived: list[int]) -> None:
+    def receive(session: object, read: object, arrived: list[int], is_json: bool) -> None:
         for number in signals:
             signal.raise_signal(number)
             assert arrived[-1] == number
@@ -103,3 +104,22 @@ def test_a_signal_while_spark_starts_ends_the_command_and_what_it_has_started(
         os.kill(int((tmp_path / "pid").read_text()), 0)
     assert local._jvm_process() is None
     assert logging.root.manager.disable == logging.NOTSET
+
+
+@pytest.mark.parametrize(("is_stopped", "state"), [(False, "done"), (True, "stopped")])
+def test_the_end_of_a_run_as_json(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    ended: list[str],
+    capsys: pytest.CaptureFixture[str],
+    is_stopped: bool,
+    state: str,
+) -> None:
+    from trimtab.spark.pipeline import run as running
+
+    outcome = running.Outcome(3, 7, is_stopped)
+    monkeypatch.setattr(running, "run", lambda *_, **__: outcome)
+    (tmp_path / "p.toml").write_text(FILE)
+    assert main(["pipeline", "run", str(tmp_path / "p.toml"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["records"]) == (state, 7)

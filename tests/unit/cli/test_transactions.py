@@ -50,7 +50,7 @@ def test_a_transaction_is_found_described_and_ended(
         old = ("find-hanging", "--topic", "t", "--max-transaction-timeout", "0")
         assert ask(capsys, servers, *old) == []
         force = ("forceTerminateTransaction", "--transactionalId", "x")
-        assert ask(capsys, servers, *force) == []
+        assert ask(capsys, servers, *force) == [{"transactionalId": "x", "result": "terminated"}]
         (described,) = ask(capsys, servers, "describe", "--transactional-id", "x")
         assert described["TransactionState"] in ("CompleteAbort", "Empty")
         with pytest.raises(TransactionError):
@@ -66,7 +66,8 @@ def test_one_that_hangs_is_found_and_aborted(
         producer.begin_transaction()
         offset = producer.send("t", b"v", partition=0).result(30).offset
         where = ("--topic", "t", "--partition", "0")
-        ask(capsys, servers, "abort", *where, "--start-offset", str(offset))
+        told = ask(capsys, servers, "abort", *where, "--start-offset", str(offset))
+        assert told == [{"topic": "t", "partition": 0, "result": "aborted"}]
         (remembered,) = ask(capsys, servers, "describe-producers", *where)
         assert remembered["CurrentTransactionStartOffset"] is None
         words = ("abort", *where, "--start-offset", str(offset), "--bootstrap-server", servers)

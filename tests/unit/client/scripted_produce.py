@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from tests.unit.client.scripted_broker import NO_ANSWER, ScriptedCluster
+from trimtab.client.network.option_types import ProducerOptions
 from trimtab.client.producer import AsyncProducer
 from trimtab.errors import ErrorCode
 from trimtab.records import TopicPartition
@@ -93,7 +94,7 @@ class ProduceCluster:
         return ErrorCode.NONE, offset
 
     @asynccontextmanager
-    async def producer(self, **options: object) -> AsyncIterator[AsyncProducer]:
+    async def producer(self, **options: Unpack[ProducerOptions]) -> AsyncIterator[AsyncProducer]:
         for broker in self.cluster.brokers.values():
             await broker.start()
         producer = AsyncProducer(

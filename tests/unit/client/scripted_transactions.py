@@ -366,7 +366,7 @@ class TransactionCluster:
         return [(asked.api, asked.version, asked.request) for asked in every]
 
     @asynccontextmanager
-    async def producer(self, **options: object) -> AsyncIterator[AsyncProducer]:
+    async def producer(self, **options: Any) -> AsyncIterator[AsyncProducer]:
         producer = AsyncProducer(
             self.cluster.bootstrap,
             wall_clock=self.world.wall_clock,

@@ -102,8 +102,10 @@ def test_a_record_that_cannot_be_sent_is_refused_before_anything_else(
             with pytest.raises(UsageError, match=why):
                 producer.send(**{"topic": topic, "value": b"v", **given})
         assert producer.metrics()["producer-metrics"]["record-send-total"] == 0
-        assert producer.send("t", b"v", partition=np.int64(2)).result(20).partition == 2
-        stamped = producer.send("t", b"v", headers=[("ä", None)], timestamp=np.int64(5))
+        two: Any = np.int64(2)
+        five: Any = np.int64(5)
+        assert producer.send("t", b"v", partition=two).result(20).partition == 2
+        stamped = producer.send("t", b"v", headers=[("ä", None)], timestamp=five)
         assert stamped.result(20).timestamp == 5
         known = set(producer.metrics()["producer-topic-metrics"])
         assert known == {"t"}
@@ -152,6 +154,7 @@ def test_wrong_arguments_of_a_delivery(cluster: Cluster) -> None:
             for wait in (delivery.result, delivery.exception):
                 with pytest.raises(UsageError, match=r"timeout=.*must be a number of seconds"):
                     wait(wrong)
+        uncallable: Any
         for uncallable in (None, 5, "print"):
             with pytest.raises(UsageError, match=r"function=.*cannot be called"):
                 delivery.add_done_callback(uncallable)
@@ -161,7 +164,7 @@ def test_wrong_arguments_of_a_delivery(cluster: Cluster) -> None:
 
 def test_a_generator_of_headers_is_left_as_it_was(cluster: Cluster) -> None:
     with Producer(cluster.bootstrap_servers) as producer:
-        pairs = (pair for pair in [("a", b"1"), ("b", b"2")])
+        pairs: Any = (pair for pair in [("a", b"1"), ("b", b"2")])
         with pytest.raises(UsageError, match="generator"):
             producer.send("t", b"v", headers=pairs)
         assert list(pairs) == [("a", b"1"), ("b", b"2")]

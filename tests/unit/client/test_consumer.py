@@ -164,7 +164,7 @@ async def test_a_request_contains_the_options(world: World, cluster: ScriptedClu
 
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(UsageError, match=r"did you mean fetch\.max\.bytes"):
-        AsyncConsumer("a:1", fetch_max_byte=1)
+        AsyncConsumer({"bootstrap.servers": "a:1", "fetch_max_byte": 1})
     with pytest.raises(UsageError, match=r"bootstrap\.servers is missing"):
         AsyncConsumer()
     twice: dict[str, Any] = {"bootstrap.servers": "b:1"}

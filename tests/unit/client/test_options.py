@@ -250,10 +250,10 @@ def test_a_partitioner_object_is_passed_through() -> None:
         return 0
 
     for spelling in ("partitioner_class", "partitioner.class"):
-        checked, custom = producer_options(SERVER, {spelling: by_value})
+        checked, custom, _ = producer_options(SERVER, {spelling: by_value})
         assert custom is by_value
         assert checked["partitioner.class"] is None
-    checked, custom = producer_options(SERVER, {"partitioner.class": "round_robin"})
+    checked, custom, _ = producer_options(SERVER, {"partitioner.class": "round_robin"})
     assert (checked["partitioner.class"], custom) == ("round_robin", None)
 
 
@@ -395,7 +395,7 @@ def test_no_foreign_name_is_one_that_is_taken_or_refused_here() -> None:
 
 def test_options_come_as_a_dictionary_too() -> None:
     given = {"bootstrap.servers": "a:1", "linger.ms": 7, "partitioner_class": len}
-    made, custom = producer_options(given, {"acks": 1})
+    made, custom, _ = producer_options(given, {"acks": 1})
     assert (made.bootstrap[0].host, made["linger.ms"], made["acks"]) == ("a", 7, "1")
     assert custom is len
     for twice in ("linger.ms", "linger_ms"):

@@ -15,7 +15,7 @@ import pytest
 from tests.unit.client.scripted_broker import ScriptedBroker, ScriptedCluster, batch
 from trimtab.client.consumer import AsyncConsumer
 from trimtab.errors import CorruptData, NotDeserialized, UsageError
-from trimtab.records import Record, TopicPartition
+from trimtab.records import Headers, Record, TopicPartition
 from trimtab.sim.world import World
 from trimtab.wire.batch_cy import BatchBuilder
 from trimtab.wire.batch_header import restamp, stamp_append_time, stamp_crc
@@ -263,6 +263,27 @@ async def test_deserializers_make_objects_of_all_but_nulls(
         consumer.seek(T0, 0)
         table = await consumer.arrow(columns=["key", "value"], timeout_ms=2_000)
         assert table.to_pylist()[0] == {"key": b"a", "value": b"1"}, "arrow has bytes"
+
+
+async def test_a_deserializer_may_get_topic_and_headers(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    class Telling:
+        def deserialize(self, topic: str, headers: Headers, data: bytes) -> object:
+            return topic, list(headers), data
+
+    builder = BatchBuilder(1 << 20)
+    assert builder.append(1_000, b"k", b"1", [("h", b"v")])
+    assert builder.append(1_000, None, b"2", ())
+    built = bytearray(builder.build())
+    restamp(built, 0, 0, 0)
+    cluster.logs[T0] = [bytes(built)]
+    options: dict[str, Any] = {"key_deserializer": Telling(), "value_deserializer": Telling()}
+    async with await consume(cluster, **options) as consumer:
+        first, second = await consumer.poll()
+        assert first.key == ("t", [("h", b"v")], b"k")
+        assert first.value == ("t", [("h", b"v")], b"1")
+        assert (second.key, second.value) == (None, ("t", [], b"2"))
 
 
 @pytest.mark.kip(334)

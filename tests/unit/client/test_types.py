@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 STUBS = sorted((ROOT / "src").rglob("*.pyi"))
 
 RIGHT = """
-import asyncio
+import json
 
 from trimtab import Admin, AsyncProducer, Consumer, Delivery, OffsetAndMetadata, Producer
 from trimtab import Record, RecordMetadata, TopicPartition
@@ -28,6 +28,15 @@ def bury(producer: Producer, lost: Record) -> Delivery:
     return producer.send("dead", lost.value, key=lost.key, headers=lost.headers)
 
 
+def write(value: dict[str, int]) -> bytes:
+    return json.dumps(value).encode()
+
+
+class Numbers:
+    def serialize(self, topic: str, headers: list[tuple[str, bytes | None]], data: int) -> bytes:
+        return data.to_bytes(4)
+
+
 def main() -> None:
     with Producer("a:1", linger_ms=5, acks=1, compression_type=None) as producer:
         delivery = producer.send(
@@ -40,6 +49,14 @@ def main() -> None:
         print(stored.partition + 1, len(producer), producer.purge(), producer.metrics())
     with Producer({"bootstrap.servers": "a:1", "linger.ms": 5}) as other:
         other.flush(1)
+    settings = {"linger_ms": 5, "acks": "all"}
+    Producer("a:1", **settings).send("t", b"v")
+    with Producer("a:1", key_serializer=str.encode, value_serializer=write) as objects:
+        objects.send("t", {"a": 1}, key="k").result()
+        objects.send("t", None)
+    Producer("a:1", value_serializer=lambda value: json.dumps(value).encode()).send("t", [1], b"k")
+    Producer("a:1", value_serializer=Numbers()).send("t", 7)
+    Consumer("a:1", key_deserializer=bytes.decode, value_deserializer=json.loads)
     with Consumer(["a:1", "b:2"]) as consumer, Admin("a:1") as admin:
         consumer.assign([("t", 0)])
         ends = consumer.end_offsets([("t", 0)])
@@ -55,6 +72,12 @@ async def later() -> RecordMetadata:
     async with AsyncProducer("a:1") as producer:
         delivery = await producer.send("t", b"v")
         return await delivery
+
+
+async def later_objects(producer: AsyncProducer[str, int]) -> None:
+    await producer.send("t", 7, "k")
+    async with AsyncProducer("a:1", key_serializer=str.encode, value_serializer=Numbers()) as made:
+        await later_objects(made)
 """
 
 WRONG = """
@@ -93,7 +116,19 @@ for record in consumer: record.valeu  # wrong
 admin.list_offsets([("t", 0)], at="newest")  # wrong
 admin.create_topic("t", partitions="6")  # wrong
 
+def write(value: dict[str, int]) -> bytes: return b""
+objects = Producer("a:1", key_serializer=str.encode, value_serializer=write)
+objects.send("t", b"v")  # wrong
+objects.send("t", {"a": "b"})  # wrong
+objects.send("t", key=b"k")  # wrong
+Producer("a:1", value_serializer=write).send("t", key="k")  # wrong
+Producer("a:1", key_serializer=str.encode).send("t", "text")  # wrong
+def relay(producer: Producer) -> None: ...
+relay(objects)  # wrong
+
 async def later(producer: AsyncProducer) -> None:
+    await AsyncProducer("a:1", value_serializer=write).send("t", b"v")  # wrong
+    await producer.send("t", "text")  # wrong
     found: Delivery = producer.send("t")  # wrong
     stored: RecordMetadata = await producer.send("t")  # wrong
     (await producer.send("t")).reslt()  # wrong

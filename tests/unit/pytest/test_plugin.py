@@ -191,6 +191,101 @@ def kafka_options():
     done.assert_outcomes(passed=3)
 
 
+QUICK = """
+import pytest
+
+@pytest.fixture(scope="session")
+def kafka_options():
+    return {
+        "brokers": 3,
+        "config": {
+            "default.replication.factor": 3,
+            "min.insync.replicas": 2,
+            "broker.heartbeat.interval.ms": 100,
+            "broker.session.timeout.ms": 500,
+            "replica.lag.time.max.ms": 500,
+        },
+    }
+"""
+
+
+def test_partitions_losses_of_power_and_full_disks_end_with_the_test(
+    pytester: pytest.Pytester,
+) -> None:
+    done = run(
+        pytester,
+        """
+from trimtab import Admin
+
+@pytest.mark.kafka_topic(partitions=3)
+@pytest.mark.parametrize("fault", ["partition", "power_loss", "disk_full"])
+def test_away(kafka_cluster, kafka_faults, kafka_topic, kafka_records, fault):
+    options = {"acks": "all", "linger_ms": 0, "request_timeout_ms": 1000}
+    with Producer(kafka_cluster.bootstrap_servers, **options) as producer:
+        for value in (b"before", b"while"):
+            for partition in range(3):
+                producer.send(kafka_topic, value, partition=partition).result()
+            if value == b"before":
+                getattr(kafka_faults, fault)(1)
+    assert len(kafka_records(kafka_topic, count=6)) == 6
+    with Admin(kafka_cluster.bootstrap_servers, request_timeout_ms=1000) as admin:
+        for partition in admin.describe_topics([kafka_topic])[kafka_topic].partitions:
+            assert set(partition.in_sync_replicas) == {0, 2}
+
+def test_in_touch(kafka_cluster, kafka_topic):
+    assert kafka_cluster.down == []
+    with Admin(kafka_cluster.bootstrap_servers) as admin:
+        (partition,) = admin.describe_topics([kafka_topic])[kafka_topic].partitions
+        assert set(partition.in_sync_replicas) == {0, 1, 2}
+
+def test_ended_by_the_test(kafka_cluster, kafka_faults, kafka_topic):
+    kafka_faults.partition(0, 1)
+    kafka_faults.partition(2)
+    kafka_faults.heal()
+    kafka_faults.disk_full(0)
+    send(kafka_cluster, kafka_topic, b"a")
+    kafka_faults.disk_full(0, is_full=False)
+    kafka_faults.power_loss(0)
+    kafka_faults.start(0)
+    assert kafka_cluster.down == []
+
+def test_wrong(kafka_faults):
+    kafka_faults.disk_full(0, is_full="no")
+""",
+        conftest=QUICK,
+    )
+    done.assert_outcomes(passed=5, failed=1)
+    done.stdout.fnmatch_lines(["E*UsageError: is_full='no'*"])
+
+
+def test_several_faults_of_a_broker_end_with_the_test(
+    pytester: pytest.Pytester,
+) -> None:
+    done = run(
+        pytester,
+        """
+def test_broken(kafka_cluster, kafka_faults):
+    kafka_faults.partition(1)
+    kafka_faults.disk_full(1)
+    kafka_faults.disk_full(2)
+    kafka_faults.slow(0)
+    kafka_faults.kill(1)
+    with pytest.raises(Exception, match="cut off"):
+        kafka_faults.start(1)
+    kafka_faults.kill(2)
+    with pytest.raises(Exception, match="No space left"):
+        kafka_faults.start(2)
+
+def test_mended(kafka_cluster, kafka_topic, kafka_records):
+    assert kafka_cluster.down == []
+    send(kafka_cluster, kafka_topic, b"a")
+    assert len(kafka_records(kafka_topic)) == 1
+""",
+        conftest=QUICK,
+    )
+    done.assert_outcomes(passed=2)
+
+
 def test_a_deleted_topic_is_no_error(pytester: pytest.Pytester) -> None:
     done = run(
         pytester,
@@ -362,7 +457,7 @@ async def test_down(virtual_kafka):
     done.stdout.fnmatch_lines(
         [
             "virtual_kafka is a cluster in virtual time: mark the test*",
-            "*got an unexpected keyword argument 'sed'; its options: seed, brokers, config",
+            "*got an unexpected keyword argument 'sed'; its options: seed, brokers, config, *",
             "only an `async def` test can run in virtual time",
             "E*UsageError: broker=3: *",
         ]

@@ -6,6 +6,9 @@ import asyncio
 import threading
 import time
 
+import pytest
+
+from trimtab.errors import UsageError
 from trimtab.pytest.virtual import run_in_virtual_time
 from trimtab.sim.world import START_MS, World
 
@@ -22,7 +25,7 @@ def test_only_the_thread_of_the_test_is_told_the_virtual_time() -> None:
         thread.join()
 
     with World(seed=1) as world:
-        run_in_virtual_time(world, scenario())
+        run_in_virtual_time(world, scenario(), 100_000)
     (virtual, virtual_wall), (real, real_wall) = told
     assert 86_400 <= virtual < 86_401
     assert 86_400 <= virtual_wall - START_MS / 1000 < 86_401
@@ -38,4 +41,33 @@ def test_code_that_asks_until_the_time_has_come_ends() -> None:
             await asyncio.sleep(0)
 
     with World(seed=1) as world:
-        run_in_virtual_time(world, poll())
+        run_in_virtual_time(world, poll(), 1)
+
+
+def test_a_test_that_waits_for_a_thread_fails() -> None:
+    async def wait() -> None:
+        loop = asyncio.get_running_loop()
+        called: asyncio.Future[None] = loop.create_future()
+
+        def call() -> None:
+            with pytest.raises(UsageError, match="called into the virtual world"):
+                loop.call_soon_threadsafe(called.set_result, None)
+
+        threading.Thread(target=call, name="client").start()
+        while not called.done():  # noqa: ASYNC110
+            await asyncio.sleep(1)
+
+    with World(seed=1) as world, pytest.raises(UsageError, match="thread 'client' called into"):
+        run_in_virtual_time(world, wait(), 1e12)
+
+
+def test_a_test_ends_within_its_limit() -> None:
+    async def ask_for_ever() -> None:
+        while True:  # noqa: ASYNC110
+            await asyncio.sleep(1)
+
+    with World(seed=1) as world:
+        with pytest.raises(UsageError, match="not ended within 5 virtual seconds"):
+            run_in_virtual_time(world, ask_for_ever(), 5)
+        assert 5 <= world.loop.time() < 7
+        run_in_virtual_time(world, asyncio.sleep(4), 5)  # counted from its begin

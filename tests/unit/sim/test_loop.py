@@ -183,7 +183,7 @@ def test_spinning_without_a_timer_is_raised(
         loop.run_until_complete(spin())
 
 
-def test_call_soon_threadsafe_is_call_soon_on_the_loops_thread_and_refuses_others(
+def test_call_soon_threadsafe_is_call_soon_on_the_loops_thread_and_others_end_the_run(
     loop: VirtualLoop,
 ) -> None:
     seen: list[str] = []
@@ -200,9 +200,10 @@ def test_call_soon_threadsafe_is_call_soon_on_the_loops_thread_and_refuses_other
         thread = threading.Thread(target=call, name="intruder")
         thread.start()
         thread.join()
-        await asyncio.sleep(0)
+        await loop.create_future()
 
-    loop.run_until_complete(run())
+    with pytest.raises(RuntimeError, match="stopped before Future completed"):
+        loop.run_until_complete(run())
     assert seen == ["same thread"]
     assert "'intruder' called into the virtual world" in str(refused[0])
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from trimtab.sim.losses import Losses
 from trimtab.sim.operators import OperatorRequests
 from trimtab.sim.topic_kinds import choose_kinds
 from trimtab.sim.virtual_cluster import PORT
@@ -21,7 +22,9 @@ def world() -> Iterator[World]:
         yield world
 
 
-def make_operators(world: World, tasks: list[asyncio.Task[None]]) -> OperatorRequests:
+def make_operators(
+    world: World, tasks: list[asyncio.Task[None]], losses: Losses | None = None
+) -> OperatorRequests:
     cluster = SimpleNamespace(
         world=world,
         brokers=[SimpleNamespace(host="broker-0", id=0)],
@@ -36,6 +39,7 @@ def make_operators(world: World, tasks: list[asyncio.Task[None]]) -> OperatorReq
         cast(Any, cluster),
         cast(Any, checkers),
         choose_kinds(world.random("kinds")),
+        losses or Losses(cast(Any, cluster), ()),
         world.random("faults"),
         run,
     )
@@ -70,3 +74,21 @@ async def test_records_are_deleted_only_where_some_are_committed(world: World) -
     tasks: list[asyncio.Task[None]] = []
     assert make_operators(world, tasks).delete_records() == ""
     assert tasks == []
+
+
+async def test_min_isr_is_not_changed_while_a_broker_may_have_lost_writes(world: World) -> None:
+    def changes(lost: bool) -> int:
+        cluster = cast(Any, SimpleNamespace(controller=SimpleNamespace(controller=None)))
+        losses = Losses(cluster, ())
+        if lost:
+            losses.note_loss(cast(Any, SimpleNamespace(id=0, lives=1)))
+        operators = make_operators(world, tasks, losses)
+        for _ in range(100):
+            operators.alter_config()
+        return losses.elr_changes
+
+    tasks: list[asyncio.Task[None]] = []
+    assert changes(lost=True) == 0
+    assert len(tasks) > 50  # the other options
+    assert changes(lost=False) > 0
+    await asyncio.gather(*tasks)

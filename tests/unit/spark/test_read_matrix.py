@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 
 import pytest
 from pyspark.sql.types import ArrayType, StructType
 
 from trimtab import Admin, Cluster, Producer
+from trimtab.client.network.option_types import ProducerOptions
 from trimtab.spark.source import TrimtabDataSource
 
 if TYPE_CHECKING:
@@ -101,7 +102,9 @@ def written(cluster: str) -> Written:
     return topics
 
 
-def send(servers: str, topic: str, partitions: int, count: int, **options: object) -> list[Row]:
+def send(
+    servers: str, topic: str, partitions: int, count: int, **options: Unpack[ProducerOptions]
+) -> list[Row]:
     rows = []
     with Producer(servers, **options) as producer:
         for partition in range(partitions):

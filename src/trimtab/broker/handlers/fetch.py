@@ -50,6 +50,14 @@ from trimtab.wire.types import ZERO_UUID
 _ONE_CODE_SINCE = 13
 """Since this version a request that fails as a whole is answered with one code for all of it."""
 
+_UNEXPECTED = (
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+)
+"""Errors that count as failures; the others are part of ordinary operation, as in Kafka's
+`ReplicaManager.readFromLog`."""
+
 _ISOLATIONS = (0, READ_COMMITTED)
 
 
@@ -212,13 +220,22 @@ class _Fetch:
     def respond(self, reading: FetchPass) -> Steps[FetchResponse]:
         """The response: first the partitions that this broker knows, in the order of the reading,
         then the others. Updates the session with the values sent."""
-        session, pace = self._session, self._pace
+        session, pace, is_follower = self._session, self._pace, self._reader.is_follower
         if self._request.session_epoch == INITIAL_EPOCH:
             self._sessions.keep(session, asyncio.get_running_loop().time())
         responses: list[FetchableTopicResponse] = []
         partitions: list[PartitionData] = []
         topic: str | bytes | None = None
         for slot, data in reading.answers + reading.unknown:
+            traffic = slot.traffic
+            traffic.fetches += 1
+            if data.records:
+                if is_follower:
+                    traffic.replication_bytes_out += len(data.records)
+                else:
+                    traffic.bytes_out += len(data.records)
+            elif data.error_code in _UNEXPECTED:
+                traffic.failed_fetches += 1
             if session.is_kept:
                 session.answered(slot, data)
             if slot.topic != topic:

@@ -63,6 +63,16 @@ _BYTES_AT_ONCE = 4 * 1024 * 1024
 _PARTITION_COST = 32 * 1024
 """Bytes that each partition counts as, in addition to its records."""
 _EMPTY = memoryview(b"")
+_ORDINARY = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+)
+"""Refusals that do not count as failed, as in Kafka's `ReplicaManager.appendToLocalLog`."""
 _NONE_VERIFIED: Mapping[TopicPartition, Verification | ErrorCode] = {}
 _REFUSED_BY_COORDINATOR = (
     "the transaction's coordinator does not confirm it as part of the transaction."
@@ -275,12 +285,14 @@ def _append(
     """Append one batch; returns the partition's response. If that must wait for a commit, also the
     partition and the offset that its high watermark must reach."""
     log_start_offset, acks = NO_OFFSET, request.acks
+    traffic = replicas.traffic.others
     try:
         if not -1 <= acks <= 1:
             raise Refused(ErrorCode.INVALID_REQUIRED_ACKS)
         if topic is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_ID)
         partition = replicas.find_partition(topic, data.index)
+        traffic = partition.traffic
         log_start_offset = partition.log.log_start_offset
         records = cast("memoryview", _EMPTY if data.records is None else data.records)
         allows_zstd = version >= _ZSTD_SINCE
@@ -296,7 +308,13 @@ def _append(
         if partition.rules.is_compacted and partition.is_leader:
             yield from partition.rules.check_keys(records, allows_zstd)
         appended = partition.append(records, allows_zstd, acks, verification)
+        traffic.bytes_in += len(records)
+        traffic.records_in += appended.next_offset - appended.base_offset
     except Refused as refused:
+        if refused.code is ErrorCode.MESSAGE_TOO_LARGE:
+            traffic.bytes_rejected += len(records)
+        if refused.code not in _ORDINARY:
+            traffic.failed_produces += 1
         at_fault = refused.at_fault
         if refused.is_wrong_time is not None and version >= _RECORD_ERRORS_SINCE:
             at_fault = yield from partition.rules.find_times(records, refused.is_wrong_time)
@@ -324,6 +342,8 @@ def _append(
             error_message=str(error),
         )
         return refusal, None, 0
+    finally:
+        traffic.produces += 1
     part = PartitionProduceResponse(
         index=data.index,
         error_code=ErrorCode.NONE,

@@ -70,6 +70,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where to write the results (default: demo-out)",
     )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print what summary.json holds; progress goes to standard error",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -96,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     out.mkdir(parents=True, exist_ok=True)
     with _interruptible():
-        display = Display()
+        display = Display(on_errors=arguments.json)
         summary, tables, streamed = _measure(records, display)
         from trimtab.cli.demo.pipeline import write_parquet
 
@@ -106,6 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
         (out / "report.html").write_text(render_report(summary), encoding="utf-8")
         display.summarize(summary)
         display.say(f"Written to {out}: report.html, summary.json, *.parquet")
+        if arguments.json:
+            print(json.dumps(summary, indent=2))
     return 0
 
 

@@ -25,10 +25,14 @@ class Show(Protocol):
 
 
 class Display:
-    """Writes the demo's output to standard output."""
+    """Writes the demo's output.
 
-    def __init__(self) -> None:
-        self._console = Console(highlight=False)
+    Args:
+        on_errors: to standard error, in place of standard output.
+    """
+
+    def __init__(self, on_errors: bool = False) -> None:
+        self._console = Console(highlight=False, stderr=on_errors)
 
     def say(self, text: str) -> None:
         """Print a line."""

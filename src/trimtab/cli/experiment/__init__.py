@@ -12,6 +12,7 @@ import asyncio
 import importlib
 import json
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,6 +63,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
             metavar="N",
             help=f"records that each producer sends in each run (default: {module.RECORDS})",
         )
+        one.add_argument(
+            "--json",
+            action="store_true",
+            help="print the results as one JSON object; progress goes to standard error",
+        )
         module.configure(one)
         if module.RUNS_ANYWHERE:
             add_client_options(one, servers=["--bootstrap"])
@@ -80,13 +86,15 @@ def run(arguments: argparse.Namespace) -> int:
     module = importlib.import_module(EXPERIMENTS[arguments.experiment][0])
     if arguments.records < module.FEWEST_RECORDS:
         raise UsageError(f"--records {arguments.records}: send at least {module.FEWEST_RECORDS}")
-    display = Display()
+    display = Display(sys.stderr if arguments.json else None)
     with _interruptible(), asyncio.Runner() as runner:
         findings, result, plots = runner.run(module.run(arguments, display))
     for finding in findings:
         display.say(finding)
     _write(arguments.out, arguments.experiment, result, plots)
     display.say(f"Written to {arguments.out}: {arguments.experiment}.json, {', '.join(plots)}")
+    if arguments.json:
+        print(json.dumps(result, indent=2))
     return 0
 
 

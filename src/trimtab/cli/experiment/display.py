@@ -6,24 +6,30 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TextIO
 
 from trimtab.cli.table import format_table
 
 _STEPS = 5
-"""Number of progress lines if standard output is not a terminal."""
+"""Number of progress lines if the output is not a terminal."""
 
 
 class Display:
-    """Standard output."""
+    """Writes the output.
 
-    def __init__(self) -> None:
-        self._draws = sys.stdout.isatty() and importlib.util.find_spec("rich") is not None
+    Args:
+        stream: where to; standard output if None.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = sys.stdout if stream is None else stream
+        self._draws = self._stream.isatty() and importlib.util.find_spec("rich") is not None
 
     def say(self, text: str) -> None:
-        print(text, flush=True)
+        print(text, file=self._stream, flush=True)
 
     def show_table(self, title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        print(f"\n{format_table(title, heads, rows)}", flush=True)
+        self.say(f"\n{format_table(title, heads, rows)}")
 
     @contextmanager
     def follow(self, title: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -32,11 +38,13 @@ class Display:
             self.say(title)
             yield self._follow_plainly(total)
             return
+        from rich.console import Console
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
         from rich.progress import TimeRemainingColumn as Remaining
 
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), Remaining())
-        with Progress(*columns, transient=True, refresh_per_second=2) as progress:
+        console = Console(file=self._stream)
+        with Progress(*columns, console=console, transient=True, refresh_per_second=2) as progress:
             bar = progress.add_task(title, total=total)
             yield lambda done: progress.update(bar, completed=done)
         self.say(title)

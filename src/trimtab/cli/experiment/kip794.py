@@ -27,6 +27,7 @@ from trimtab.cli.experiment.perf import (
 from trimtab.cli.latency import Latency
 from trimtab.cli.options import add_choices
 from trimtab.cli.plot import Bar, draw_latencies, draw_shares, to_document
+from trimtab.cli.table import show_count
 from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -160,7 +161,9 @@ async def run(
     """
     with open_cluster(arguments, RACKS, {0: SLOW_PRODUCE_MS}) as cluster:
         if len(cluster.brokers) < len(RACKS):
-            raise UsageError(f"the cluster has {len(cluster.brokers)} brokers: three are needed")
+            raise UsageError(
+                f"the cluster has {show_count(len(cluster.brokers), 'broker')}: three are needed"
+            )
         slow = cluster.brokers[0]
         delay = "" if cluster.embedded is None else f", by {SLOW_PRODUCE_MS} ms"
         display.say(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from trimtab.cli.groups.columns import MISSING, fit, write_rows
 from trimtab.cli.groups.listing import choose_groups
 from trimtab.cli.groups.partitions import read_ends
+from trimtab.cli.style import WARNING, paint, say_error, say_warning
 from trimtab.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def describe_groups(admin: Admin, arguments: argparse.Namespace) -> int:
         _print_offsets(admin, found, arguments.verbose, arguments.json)
     unknown = [each for each in groups if each not in found]
     for each in unknown:
-        print(f"Consumer group '{each}' does not exist.", file=sys.stderr)
+        say_error(f"Consumer group '{each}' does not exist.")
     return 1 if unknown else 0
 
 
@@ -64,7 +65,7 @@ def _explain_state(group: GroupDescription) -> None:
     if group.state == "Empty":
         print(f"\nConsumer group '{group.group_id}' has no active members.", file=sys.stderr)
     elif group.state not in _STEADY:
-        print(f"\nWarning: Consumer group '{group.group_id}' is rebalancing.", file=sys.stderr)
+        say_warning(f"\nWarning: Consumer group '{group.group_id}' is rebalancing.")
 
 
 # offsets
@@ -146,7 +147,9 @@ def write_offsets(rows: Sequence[Row], is_verbose: bool) -> str:
         fit(_NUMBER, (row.host for row in rows)),
         0,
     ]
-    return "\n".join(write_rows([head, *cells], widths))
+    first, *lines = write_rows([head, *cells], widths)
+    colours = [WARNING if row.lag else None for row in rows]
+    return "\n".join([first, *map(paint, lines, colours)])
 
 
 def show_offsets(group: GroupDescription, rows: Iterable[Row]) -> dict[str, object]:

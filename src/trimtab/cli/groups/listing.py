@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from trimtab.cli.groups.columns import fit, write_rows
+from trimtab.cli.parser import suggest
 from trimtab.errors import UsageError
 from trimtab.wire.messages.consumer_protocol import PROTOCOL_TYPE
 
@@ -81,7 +82,8 @@ def read_words(option: str, text: str | None, known: tuple[str, ...]) -> list[st
     for given in (text or "").split(","):
         word = given.strip().lower()
         if word and word not in words:
-            raise UsageError(f"{option} {given.strip()}: must be one of {', '.join(known)}")
+            hint = suggest(given.strip(), known)
+            raise UsageError(f"{option} {given.strip()}: must be one of {', '.join(known)}{hint}")
         if word:
             found.append(words[word])
     return found

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trimtab.cli.json_file import VERSION, read_entries, read_partition_entries
+from trimtab.cli.table import show_count
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
 
@@ -71,7 +72,9 @@ def read_assignment(path: str) -> Assignment:
             raise UsageError(f"{name} has replicas {replicas}: name each broker once")
         log_dirs = entry.get("log_dirs", [_ANY] * len(replicas))
         if len(log_dirs) != len(replicas):
-            raise UsageError(f"{name} has {len(replicas)} replicas, but {len(log_dirs)} log_dirs")
+            raise UsageError(
+                f"{name} has {show_count(len(replicas), 'replica')}, but {len(log_dirs)} log_dirs"
+            )
         assignment.replicas[partition] = replicas
         for broker, directory in zip(replicas, log_dirs, strict=True):
             if directory != _ANY:

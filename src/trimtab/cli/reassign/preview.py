@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trimtab.balance.moves import Move, estimate_seconds
-from trimtab.cli.table import show_bytes
+from trimtab.cli.table import show_bytes, show_count
 
 _MOST_SHOWN = 20
 
@@ -35,7 +35,12 @@ def describe_moves(moves: Sequence[Move], throttle: int | None) -> dict[str, Any
 def show_moves(moves: Sequence[Move], partitions: int, throttle: int | None) -> str:
     """A summary for people, with the largest moves."""
     if not moves:
-        return f"\nNothing has to move: all {partitions} partitions are where they should be."
+        where = (
+            "the only partition is where it should be"
+            if partitions == 1
+            else f"all {partitions} partitions are where they should be"
+        )
+        return f"\nNothing has to move: {where}."
     lines = [""]
     largest = sorted(moves, key=lambda move: -move.bytes)[:_MOST_SHOWN]
     for move in largest:
@@ -51,7 +56,9 @@ def show_moves(moves: Sequence[Move], partitions: int, throttle: int | None) -> 
     copies = sum(len(move.added) for move in moves)
     total = show_bytes(sum(move.bytes for move in moves))
     lines.append(
-        f"{len(moves)} of {partitions} partitions change; {copies} replicas are copied, {total}."
+        f"{len(moves)} of {show_count(partitions, 'partition')} "
+        f"{'changes' if len(moves) == 1 else 'change'}; {show_count(copies, 'replica')} "
+        f"{'is' if copies == 1 else 'are'} copied, {total}."
     )
     if throttle is None:
         lines.append("Add --throttle BYTES to see how long that takes.")
@@ -64,4 +71,4 @@ def show_moves(moves: Sequence[Move], partitions: int, throttle: int | None) -> 
 
 
 def _show_time(seconds: float) -> str:
-    return f"{seconds:.1f} seconds" if seconds < 60 else f"{seconds / 60:.1f} minutes"
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"

@@ -7,12 +7,12 @@ from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.records import Headers
 
 class Intake:
-    def __init__(self, placement: Any) -> None: ...
+    def __init__(self, placement: Any, serializers: Any = None) -> None: ...
     def send(
         self,
         topic: str,
-        value: bytes | bytearray | memoryview | None = None,
-        key: bytes | bytearray | memoryview | None = None,
+        value: Any = None,
+        key: Any = None,
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
@@ -22,12 +22,12 @@ class Intake:
     def __bool__(self) -> bool: ...
 
 class AsyncIntake:
-    def __init__(self, placement: Any) -> None: ...
+    def __init__(self, placement: Any, serializers: Any = None) -> None: ...
     async def send(
         self,
         topic: str,
-        value: bytes | bytearray | memoryview | None = None,
-        key: bytes | bytearray | memoryview | None = None,
+        value: Any = None,
+        key: Any = None,
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp: int | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, Unpack
 
 from trimtab.client.admin import cluster as cluster_calls
 from trimtab.client.admin import (
@@ -59,6 +59,7 @@ from trimtab.client.arguments import (
 from trimtab.client.async_client import AsyncClient
 from trimtab.client.fetcher.offsets import Isolation, OffsetAndTimestamp, Offsets
 from trimtab.client.group_offsets import OffsetAndMetadata, checked_offsets
+from trimtab.client.network.option_types import AdminOptions
 from trimtab.client.network.session import Session
 from trimtab.client.options import ADMIN, client_options
 from trimtab.client.sender.prepared import ProducerIdentity
@@ -96,7 +97,7 @@ class AsyncAdmin(AsyncClient):
         bootstrap_servers: str | Iterable[str] | Mapping[str, object] | None = None,
         *,
         random: Random | None = None,
-        **options: object,
+        **options: Unpack[AdminOptions],
     ) -> None:
         checked = client_options(ADMIN, bootstrap_servers, options)
         session = Session(checked, random or Random())

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 _JAVA_TLS = "Python's TLS is OpenSSL, which needs no such choice; leave it out"
 _PEM_HAS_NO_PASSWORD = "PEM stores have no password of their own; only a key has: ssl.key.password"
-_BYTES_ONLY = "keys and values are bytes here; convert them where you call"
-_DESERIALIZER = "a consumer takes a function from bytes to an object, such as json.loads"
+_SERIALIZER = (
+    "a producer takes a function from an object to bytes, such as str.encode, or an object with"
+    " serialize(topic, headers, data)"
+)
+_DESERIALIZER = (
+    "a consumer takes a function from bytes to an object, such as json.loads, or an object with"
+    " deserialize(topic, headers, data)"
+)
 
 REFUSED = {
     "auto.include.jmx.reporter": "there is no JMX; a client has metrics()",
@@ -41,8 +47,8 @@ REFUSED = {
     "ssl.secure.random.implementation": _JAVA_TLS,
     "ssl.trustmanager.algorithm": _JAVA_TLS,
     "ssl.truststore.password": _PEM_HAS_NO_PASSWORD,
-    "key.serializer": _BYTES_ONLY,
-    "value.serializer": _BYTES_ONLY,
+    "key.serializer": _SERIALIZER,
+    "value.serializer": _SERIALIZER,
     "key.deserializer": _DESERIALIZER,
     "value.deserializer": _DESERIALIZER,
 }

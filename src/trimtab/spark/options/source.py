@@ -106,8 +106,8 @@ SOURCE_NAMES: Final = tuple(option.name.removeprefix(_PREFIX) for option in SOUR
 
 _DECIDED_HERE = {
     "auto.offset.reset": "startingOffsets says where to start",
-    "key.deserializer": "keys are bytes: cast them in Spark",
-    "value.deserializer": "values are bytes: cast them in Spark",
+    "key.deserializer": "keys are bytes: cast them in Spark, or use schema_registry.decode",
+    "value.deserializer": "values are bytes: cast them in Spark, or use schema_registry.decode",
     "enable.auto.commit": "Spark's source commits no offsets",
     "interceptor.classes": "it may change what is read",
 }

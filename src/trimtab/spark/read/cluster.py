@@ -57,8 +57,8 @@ class TopicLookup:
     """
 
     def __init__(self, client: Mapping[str, str]) -> None:
-        self._admin = Admin(**{name: value for name, value in client.items() if name in ADMIN})
-        self._consumer = Consumer(**client)
+        self._admin = Admin({name: value for name, value in client.items() if name in ADMIN})
+        self._consumer = Consumer(client)
 
     def contact(self) -> None:
         """Return when a broker has answered.
@@ -218,7 +218,7 @@ def read_ranges(
     rack = resolve_rack(options.client_rack)
     if rack:
         client["client.rack"] = rack
-    with _consumers.borrow(_key(client), lambda: Consumer(**client)) as consumer:
+    with _consumers.borrow(_key(client), lambda: Consumer(client)) as consumer:
         for begin in range(0, len(ranges), _RANGES_AT_ONCE):
             yield from _read(consumer, options, ranges[begin : begin + _RANGES_AT_ONCE])
 

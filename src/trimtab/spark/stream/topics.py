@@ -50,7 +50,7 @@ class StreamTopics:
         self._options = options
         given = {name: value for name, value in options.client.items() if name in ADMIN}
         given = {"client.id": "trimtab-spark", "default.api.timeout.ms": _TIMEOUT_MS, **given}
-        self._admin = Admin(**given)
+        self._admin = Admin(given)
         self._committed = options.client.get("isolation.level", "read_uncommitted")
         self._known: Known | None = None
         self._known_at = 0.0

@@ -48,9 +48,8 @@ def run(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Run:
 def member(cluster: Cluster, group: str, protocol: str = "classic") -> Iterator[Consumer]:
     """A member of a group that has read all of `t`, and committed it."""
     with Consumer(
-        cluster.bootstrap_servers,
+        {"bootstrap.servers": cluster.bootstrap_servers, "group.protocol": protocol},
         group_id=group,
-        group_protocol=protocol,
         auto_offset_reset="earliest",
         client_id="reader",
     ) as consumer:

@@ -100,7 +100,7 @@ def test_a_plan_is_printed_as_kafkas_tool_does_and_explained_beside_it(
         assert second in (2, 3)
     assert "rack a had 2 of its replicas" in err
     assert "2 of 2 partitions change; 2 replicas are copied, 200." in err
-    assert "for each broker, that takes 3.3 minutes." in err
+    assert "for each broker, that takes 3.3 min." in err
 
 
 def test_a_plan_as_json_has_reasons_bytes_and_seconds(run: Run, topic: str) -> None:

@@ -57,7 +57,7 @@ def test_directories_are_kept_where_they_are_named(file: Path) -> None:
         ),
         (
             '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": []}]}',
-            "1 replicas, but 0 log_dirs",
+            "1 replica, but 0 log_dirs",
         ),
         (
             '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}, '

@@ -22,7 +22,14 @@ def test_people_see_the_largest_moves_first_and_how_many_there_are() -> None:
 
 @pytest.mark.parametrize(
     ("throttle", "said"),
-    [(2500, "takes 0.4 seconds."), (1000, "1.0 seconds."), (10, "1.7 minutes.")],
+    [(2500, "takes 0.4 s."), (1000, "1.0 s."), (10, "1.7 min.")],
 )
 def test_how_long_it_takes_is_said_in_the_unit_that_fits(throttle: int, said: str) -> None:
     assert show_moves([move(0, (1,), (2,), 1000)], 1, throttle).endswith(said)
+
+
+def test_one_is_one() -> None:
+    assert "1 of 1 partition changes; 1 replica is copied, 1.0 kB." in show_moves(
+        [move(0, (1,), (2,), 1000)], 1, None
+    )
+    assert "the only partition is where it should be" in show_moves([], 1, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 from collections.abc import Callable
 from random import Random
@@ -13,7 +14,8 @@ import pytest
 
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import UsageError
+from trimtab.errors import NotSerialized, UsageError
+from trimtab.records import InContext, Serializers
 from trimtab.wire.batch_cy import HEADER_BYTES
 
 Make = Callable[..., Any]
@@ -145,3 +147,128 @@ def test_the_bound_of_a_record_is_never_below_its_batch(
     for *wrong, field in ((7, None, "value"), ("text", None, "value"), (b"", 7, "key")):
         with pytest.raises(UsageError, match=rf"record {field} is of type"):
             bound(*wrong, None)
+
+
+# -- serializers
+
+
+def number(data: Any) -> bytes:
+    return b"%d" % data
+
+
+def send(form: ModuleType, accumulator: Any, serializers: Serializers, **record: Any) -> None:
+    """Send one record with each of the two kinds of `send`."""
+    form.Intake(accumulator, serializers).send("topic", **record)
+    asyncio.run(form.AsyncIntake(accumulator, serializers).send("topic", **record))
+
+
+def test_serializers_make_bytes_of_key_and_value(form: ModuleType, accumulator: Any) -> None:
+    send(form, accumulator, Serializers(str.encode, number), value=7, key="k", headers=[("h", b"")])
+    for record in accumulator.oldest().builder.records():
+        assert (record.key, record.value, record.headers) == (b"k", b"7", [("h", b"")])
+
+
+def test_a_part_without_serializer_stays_bytes(form: ModuleType, accumulator: Any) -> None:
+    send(form, accumulator, Serializers(None, number), value=7, key=b"k")
+    send(form, accumulator, Serializers(str.encode, None), value=b"7", key="k")
+    records = accumulator.oldest().builder.records()
+    assert [(record.key, record.value) for record in records] == [(b"k", b"7")] * 4
+
+
+def test_no_serializer_gets_a_none(form: ModuleType, accumulator: Any) -> None:
+    refuse = Serializers(pytest.fail, InContext(lambda *given: pytest.fail(str(given))))
+    send(form, accumulator, refuse)
+    for record in accumulator.oldest().builder.records():
+        assert (record.key, record.value) == (None, None)
+
+
+def test_a_serializer_may_make_a_null(form: ModuleType, accumulator: Any) -> None:
+    send(form, accumulator, Serializers(None, lambda data: None), value="gone")
+    for record in accumulator.oldest().builder.records():
+        assert record.value is None
+
+
+def test_a_serializer_gets_the_topic_and_may_add_headers(
+    form: ModuleType, accumulator: Any
+) -> None:
+    def convert(topic: str, headers: list[Any], data: str) -> bytes:
+        headers.append((data, topic.encode()))
+        return data.encode()
+
+    theirs = (("h", b"1"),)
+    both = Serializers(InContext(convert), InContext(convert))
+    send(form, accumulator, both, value="v", key="k", headers=theirs)
+    send(form, accumulator, Serializers(None, InContext(convert)), value="v")
+    headers = [record.headers for record in accumulator.oldest().builder.records()]
+    assert headers[:2] == [[("h", b"1"), ("k", b"topic"), ("v", b"topic")]] * 2
+    assert headers[2:] == [[("v", b"topic")]] * 2
+    assert theirs == (("h", b"1"),), "the caller's own are left as they are"
+
+
+def test_a_serializer_cannot_change_the_callers_headers(form: ModuleType, accumulator: Any) -> None:
+    theirs = [("h", b"1")]
+    change = Serializers(InContext(lambda topic, headers, data: headers.clear() or b"k"), None)
+    send(form, accumulator, change, key="k", headers=theirs)
+    assert theirs == [("h", b"1")]
+    assert not any(record.headers for record in accumulator.oldest().builder.records())
+
+
+@pytest.mark.parametrize("part", ["key", "value"])
+def test_an_error_of_a_serializer_reaches_the_caller_and_nothing_is_sent(
+    form: ModuleType, accumulator: Any, part: str
+) -> None:
+    serializers = Serializers(None, None)._replace(**{part: number})
+    intakes = form.Intake(accumulator, serializers), form.AsyncIntake(accumulator, serializers)
+    why = (
+        rf"topic topic: the serializer of the {part} raised TypeError: .*; the record was not sent"
+    )
+    for run in (
+        intakes[0].send,
+        lambda *given, **named: asyncio.run(intakes[1].send(*given, **named)),
+    ):
+        with pytest.raises(NotSerialized, match=why) as caught:
+            run("topic", **{part: "seven"})
+        error = caught.value
+        assert (error.topic, error.part) == ("topic", part)
+        assert isinstance(error.__cause__, TypeError)
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert accumulator.unacknowledged == 0
+
+
+@pytest.mark.parametrize("made", ["text", 7, asyncio.sleep], ids=["str", "int", "function"])
+def test_what_a_serializer_returns_must_be_bytes(
+    form: ModuleType, accumulator: Any, made: Any
+) -> None:
+    intake = form.Intake(accumulator, Serializers(None, lambda data: made))
+    with pytest.raises(NotSerialized, match=rf"returned {type(made).__name__}, not bytes"):
+        intake.send("topic", "v")
+
+
+def test_ctrl_c_in_a_serializer_is_no_error_of_it(form: ModuleType, accumulator: Any) -> None:
+    def interrupt(data: object) -> bytes:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        form.Intake(accumulator, Serializers(None, interrupt)).send("topic", "v")
+    assert accumulator.unacknowledged == 0
+
+
+def test_wrong_arguments_are_found_before_a_serializer_runs(
+    form: ModuleType, accumulator: Any
+) -> None:
+    never = Serializers(None, InContext(lambda *given: pytest.fail("it was called")))
+    with pytest.raises(UsageError, match="topic=7"):
+        form.Intake(accumulator, never).send(7, "v")
+    with pytest.raises(UsageError, match="headers are of type dict"):
+        form.Intake(accumulator, never).send("topic", "v", headers={"h": b""})
+
+
+def test_a_send_that_must_wait_is_left_to_the_producer_in_bytes(
+    form: ModuleType, accumulator: Any
+) -> None:
+    class Face(form.Intake):  # type: ignore[name-defined, misc]
+        def _send_when_possible(self, *given: Any) -> Any:
+            return given
+
+    found = Face(accumulator, Serializers(str.encode, number)).send("elsewhere", 7, "k")
+    assert found[:3] == ("elsewhere", b"7", b"k")

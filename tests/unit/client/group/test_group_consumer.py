@@ -424,7 +424,7 @@ def test_wrong_uses_are_refused(lab: Lab) -> None:
                 reader.subscribe(["t"])
             for topics in ([], "", [1], re.compile(b"a"), None, 7):
                 with pytest.raises(UsageError):
-                    reader.subscribe(topics)
+                    reader.subscribe(topics)  # type: ignore[arg-type]
             reader.assign([])
             with pytest.raises(UsageError, match="on_lost"):
                 reader.subscribe(["t"], on_lost=3)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import count, groupby
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -56,7 +56,10 @@ def waiting(*queued: int, late: Iterable[int] = ()) -> ScriptedLoad:
 
 
 def make_partitioner(
-    mode: str, batch_size: int = 1, is_adaptive: bool = True, rack: str | None = None
+    mode: Literal["kip", "java"],
+    batch_size: int = 1,
+    is_adaptive: bool = True,
+    rack: str | None = None,
 ) -> Any:
     if mode == "java":
         return JavaPartitioner(JavaOptions(batch_size, is_adaptive, rack), count().__next__)
@@ -66,7 +69,7 @@ def make_partitioner(
 class Turns:
     """Turns of one record each: `peek` at whose it is, `update` to the next one, as Java does."""
 
-    def __init__(self, mode: str, **options: Any) -> None:
+    def __init__(self, mode: Literal["kip", "java"], **options: Any) -> None:
         self.partitioner = make_partitioner(mode, **options)
         self._current = -1
 
@@ -96,7 +99,7 @@ class Bench:
 
     def __init__(
         self,
-        mode: str,
+        mode: Literal["kip", "java"],
         leaders: Sequence[int],
         batch_size: int,
         *,
@@ -176,7 +179,7 @@ def record_bytes(size: int) -> int:
 
 @pytest.mark.kip(794)
 @in_both_modes
-def test_case_1_a_turn_ends_when_the_batch_size_was_produced(mode: str) -> None:
+def test_case_1_a_turn_ends_when_the_batch_size_was_produced(mode: Literal["kip", "java"]) -> None:
     """Three records fill a turn; each is sent at once, so that no open batch defers the switch."""
     bench = Bench(mode, [0, 1, 2], 3 * (61 + record_bytes(10)), is_adaptive=False)
     partitions = []
@@ -194,7 +197,9 @@ def test_case_1_a_turn_ends_when_the_batch_size_was_produced(mode: str) -> None:
 @pytest.mark.kip(794)
 @pytest.mark.parametrize("rack", [None, "rack0", "rack1", "rack2"])
 @in_both_modes
-def test_case_2_partitions_without_a_leader_are_not_chosen(mode: str, rack: str | None) -> None:
+def test_case_2_partitions_without_a_leader_are_not_chosen(
+    mode: Literal["kip", "java"], rack: str | None
+) -> None:
     draws = Random(5)
     cases: list[tuple[list[int], list[str | None], set[int]]] = [
         ([0, -1, 11], ["rack0", None, "rack2"], {0, 2}),
@@ -277,7 +282,7 @@ def test_case_5_partitions_of_the_rack_are_lost_one_after_another() -> None:
 
 @pytest.mark.kip(1123)
 @in_both_modes
-def test_case_6_the_rack_first_without_load(mode: str) -> None:
+def test_case_6_the_rack_first_without_load(mode: Literal["kip", "java"]) -> None:
     turns = Turns(mode, is_adaptive=False, rack="rack0")
     all_there = view_of([0, 1, 2, 3], RACKS)
     for view, java, kip in [
@@ -301,7 +306,7 @@ def test_case_6_the_rack_first_without_load(mode: str) -> None:
 @pytest.mark.kip(794)
 @in_both_modes
 async def test_case_7_a_batch_size_of_0_is_one_record_a_turn(
-    mode: str, kafka: ProduceCluster
+    mode: Literal["kip", "java"], kafka: ProduceCluster
 ) -> None:
     async with kafka.producer(batch_size=0, partitioner_compat=mode) as producer:
         for _ in range(50):
@@ -339,7 +344,9 @@ def queue_up(bench: Bench, lengths: Sequence[int]) -> None:
 
 @pytest.mark.kip(794)
 @in_both_modes
-def test_case_9_and_10_queues_and_late_brokers_of_a_real_accumulator(mode: str) -> None:
+def test_case_9_and_10_queues_and_late_brokers_of_a_real_accumulator(
+    mode: Literal["kip", "java"],
+) -> None:
     bench = Bench(mode, [0, 0, 1], 128)
     queue_up(bench, [1, 7, 2])
     bench.look()
@@ -376,7 +383,7 @@ def test_case_10_a_broker_is_late_beyond_the_timeout_not_at_it(is_java: bool) ->
 
 @pytest.mark.kip(794)
 @in_both_modes
-def test_case_11_lingering_batches_are_not_cut_in_two(mode: str) -> None:
+def test_case_11_lingering_batches_are_not_cut_in_two(mode: Literal["kip", "java"]) -> None:
     bench = Bench(mode, [0, 1, 2], 512)
     for _ in range(10):
         bench.send_many(10, 32)
@@ -521,7 +528,7 @@ def test_case_14_a_producer_by_java_s_class_name(kafka: ProduceCluster) -> None:
     assert [len(log) for log in kafka.stored.values()] == [15, 15]
 
 
-def produce(kafka: ProduceCluster, keys: list[bytes], **options: object) -> None:
+def produce(kafka: ProduceCluster, keys: list[bytes], **options: Any) -> None:
     async def run() -> None:
         async with kafka.producer(**options) as producer:
             for key in keys:
@@ -533,7 +540,9 @@ def produce(kafka: ProduceCluster, keys: list[bytes], **options: object) -> None
 @pytest.mark.kip(794)
 @in_both_modes
 @pytest.mark.parametrize("ignores", [True, False])
-def test_case_15_keys_through_a_producer(mode: str, ignores: bool, kafka: ProduceCluster) -> None:
+def test_case_15_keys_through_a_producer(
+    mode: Literal["kip", "java"], ignores: bool, kafka: ProduceCluster
+) -> None:
     produce(
         kafka,
         [b"21"] * 30,
@@ -550,7 +559,7 @@ def test_case_15_keys_through_a_producer(mode: str, ignores: bool, kafka: Produc
 
 @pytest.mark.kip(794)
 @in_both_modes
-def test_case_15_keys_are_hashed_unless_they_are_ignored(mode: str) -> None:
+def test_case_15_keys_are_hashed_unless_they_are_ignored(mode: Literal["kip", "java"]) -> None:
     keys = [b"%d" % number for number in range(40)]
     hashing = Bench(mode, [0, 1, 2], 70)
     assert [hashing.send(key=key) for key in keys] == [partition_for_key(key, 3) for key in keys]
@@ -566,7 +575,7 @@ def test_case_15_keys_are_hashed_unless_they_are_ignored(mode: str) -> None:
     ("size", "length"), [(512, 62), (100, 296), (1000, 32), (5000, 6), (20_000, 1)]
 )
 @in_both_modes
-def test_case_16_runs_back_to_back(mode: str, size: int, length: int) -> None:
+def test_case_16_runs_back_to_back(mode: Literal["kip", "java"], size: int, length: int) -> None:
     bench = Bench(mode, [0, 1, 2], 16_384, is_adaptive=False)
     check_runs(mode, bench.send_many(12 * length, size), length)
 
@@ -574,7 +583,9 @@ def test_case_16_runs_back_to_back(mode: str, size: int, length: int) -> None:
 @pytest.mark.kip(794)
 @pytest.mark.parametrize(("size", "length"), [(512, 29), (100, 97), (5, 225)])
 @in_both_modes
-def test_case_16_runs_when_each_record_is_sent_at_once(mode: str, size: int, length: int) -> None:
+def test_case_16_runs_when_each_record_is_sent_at_once(
+    mode: Literal["kip", "java"], size: int, length: int
+) -> None:
     bench = Bench(mode, [0, 1, 2], 16_384, is_adaptive=False)
     partitions = []
     for _ in range(12 * length):
@@ -583,7 +594,7 @@ def test_case_16_runs_when_each_record_is_sent_at_once(mode: str, size: int, len
     check_runs(mode, partitions, length)
 
 
-def check_runs(mode: str, partitions: list[int], length: int) -> None:
+def check_runs(mode: Literal["kip", "java"], partitions: list[int], length: int) -> None:
     if mode == "java":
         assert runs(partitions) == [length] * 12
     else:
@@ -607,7 +618,7 @@ class Series:
 
 
 @cache
-def run_series(records_at_once: int, **options: object) -> Series:
+def run_series(records_at_once: int, **options: Any) -> Series:
     """For four virtual seconds, so many records of 512 B each 5 ms; broker 0 answers 20 ms late.
 
     That broker takes at most a batch of 16 KiB in 20 ms: 1600 records a second.
@@ -616,7 +627,7 @@ def run_series(records_at_once: int, **options: object) -> Series:
         return world.run(_run_series(world, records_at_once, options))
 
 
-async def _run_series(world: World, records_at_once: int, options: dict[str, object]) -> Series:
+async def _run_series(world: World, records_at_once: int, options: dict[str, Any]) -> Series:
     loop = asyncio.get_running_loop()
     latencies: list[float] = []
     chosen: Counter[int] = Counter()
@@ -661,7 +672,7 @@ async def _run_series(world: World, records_at_once: int, options: dict[str, obj
 
 @pytest.mark.kip(794)
 @in_both_modes
-def test_case_17_a_slow_broker_gets_no_more_than_its_share(mode: str) -> None:
+def test_case_17_a_slow_broker_gets_no_more_than_its_share(mode: Literal["kip", "java"]) -> None:
     uniformly = {
         "partitioner_compat": mode,
         "partitioner_adaptive_partitioning_enable": False,
@@ -694,7 +705,7 @@ def test_case_17_a_slow_broker_gets_no_more_than_its_share(mode: str) -> None:
 
 @pytest.mark.kip(1123)
 @in_both_modes
-def test_case_18_d1_load_counts_in_the_rack(mode: str) -> None:
+def test_case_18_d1_load_counts_in_the_rack(mode: Literal["kip", "java"]) -> None:
     """Three racks, two brokers in ours: broker 0 accepts no batches, broker 1 all at once."""
     bench = Bench(mode, [0, 1, 2, 3], 128, racks=["near", "near", "far", "farther"], rack="near")
     chosen: Counter[int] = Counter()
@@ -717,7 +728,9 @@ def test_case_18_d1_load_counts_in_the_rack(mode: str) -> None:
 
 @pytest.mark.kip(794)
 @in_both_modes
-def test_case_18_d2_an_excluded_partition_leaves_no_queue_length_behind(mode: str) -> None:
+def test_case_18_d2_an_excluded_partition_leaves_no_queue_length_behind(
+    mode: Literal["kip", "java"],
+) -> None:
     partitioner = make_partitioner(mode)
     view = view_of([0, 1, 2])
     load = waiting(5, 0, 1, late={0})
@@ -730,7 +743,7 @@ def test_case_18_d2_an_excluded_partition_leaves_no_queue_length_behind(mode: st
 
 @pytest.mark.kip(794)
 @in_both_modes
-def test_case_18_d3_a_dead_broker_without_queues_is_left_out(mode: str) -> None:
+def test_case_18_d3_a_dead_broker_without_queues_is_left_out(mode: Literal["kip", "java"]) -> None:
     bench = Bench(mode, [0, 1, 2], 128)
     queue_up(bench, [1, 1, 2])
     bench.take_all([0])
@@ -742,7 +755,9 @@ def test_case_18_d3_a_dead_broker_without_queues_is_left_out(mode: str) -> None:
 
 @pytest.mark.kip(794)
 @in_both_modes
-def test_case_18_d4_idle_time_is_not_lateness(mode: str, kafka: ProduceCluster) -> None:
+def test_case_18_d4_idle_time_is_not_lateness(
+    mode: Literal["kip", "java"], kafka: ProduceCluster
+) -> None:
     """After 600 idle seconds the connection is closed (connections.max.idle.ms): open another."""
 
     async def run() -> frozenset[int]:
@@ -766,7 +781,7 @@ def test_case_18_d4_idle_time_is_not_lateness(mode: str, kafka: ProduceCluster) 
 
 @pytest.mark.kip(794)
 @in_both_modes
-def test_case_18_d5_a_turn_ends_when_its_leader_is_lost(mode: str) -> None:
+def test_case_18_d5_a_turn_ends_when_its_leader_is_lost(mode: Literal["kip", "java"]) -> None:
     bench = Bench(mode, [0, 1, 2], 16_384)
     first = bench.send(100)
     bench.look()
@@ -786,7 +801,7 @@ def test_case_18_d5_a_turn_ends_when_its_leader_is_lost(mode: str) -> None:
 
 @pytest.mark.kip(794)
 @in_both_modes
-def test_case_18_d6_load_counts_from_the_first_look_on(mode: str) -> None:
+def test_case_18_d6_load_counts_from_the_first_look_on(mode: Literal["kip", "java"]) -> None:
     bench = Bench(mode, list(range(10)) * 100, 128)
     for partition in range(0, 1000, 10):
         queue_up_one(bench, partition, 9)  # broker 0 is slow

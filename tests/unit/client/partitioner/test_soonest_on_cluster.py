@@ -71,7 +71,7 @@ class Measured(NamedTuple):
         return max(abs(size - mean) for size in self.bytes_) / mean
 
 
-async def _produce(world: World, setting: Setting, balance: object) -> Measured:
+async def _produce(world: World, setting: Setting, balance: str | float | None) -> Measured:
     loop = world.loop
     sent: list[Sent] = []
 
@@ -114,7 +114,7 @@ async def _produce(world: World, setting: Setting, balance: object) -> Measured:
     return Measured(sent, [p.chosen_bytes for p in partitions], setting.records / batches)
 
 
-def measure(setting: Setting, balance: object) -> Measured:
+def measure(setting: Setting, balance: str | float | None) -> Measured:
     with World(7) as world:
         measured = world.run(_produce(world, setting, balance))
     assert len(measured.sent) == setting.records
@@ -123,7 +123,7 @@ def measure(setting: Setting, balance: object) -> Measured:
 
 @pytest.mark.kip(480)
 @pytest.mark.parametrize("balance", ["strict", 0.1, "free"])
-def test_no_record_waits_for_a_busy_broker_while_another_is_free(balance: object) -> None:
+def test_no_record_waits_for_a_busy_broker_while_another_is_free(balance: str | float) -> None:
     """KIP-480's setting: KIP-794's logic 26.7 ms on average."""
     measured = measure(KIP_480, balance)
     assert measured.average < 8
@@ -149,7 +149,9 @@ def test_a_slow_broker_costs_its_own_records_and_no_others(setting: Setting) -> 
 
 
 @pytest.mark.parametrize("balance", ["strict", 0.1, "free"])
-def test_a_broker_that_was_slow_has_its_share_again_within_three_seconds(balance: object) -> None:
+def test_a_broker_that_was_slow_has_its_share_again_within_three_seconds(
+    balance: str | float,
+) -> None:
     setting = SERIES_1._replace(records=9 * 2048, changes_at=5.0)
     measured = measure(setting, balance)
     shares = {
@@ -165,7 +167,7 @@ def test_a_broker_that_was_slow_has_its_share_again_within_three_seconds(balance
 @pytest.mark.parametrize("balance", ["strict", 0.1, "free"])
 @pytest.mark.parametrize("usual", [0.0, 5.0])
 def test_a_broker_that_freezes_gets_nothing_after_twice_its_usual_time(
-    balance: object, usual: float
+    balance: str | float, usual: float
 ) -> None:
     """From when it owes an answer; an answer time counts as a millisecond at least."""
     setting = Setting({0: usual, 1: usual, 2: usual}, 3, 2048, 512, 8192, 2000.0, 3.0)

@@ -33,7 +33,7 @@ class Listing:
     bytes_read = 0
 
     def __init__(self, client: Mapping[str, str]) -> None:
-        self._consumer = Consumer(**{"client.id": CLIENT_ID, **client, **FIXED})
+        self._consumer = Consumer({"client.id": CLIENT_ID, **client, **FIXED})
 
     def find(
         self, wanted: Mapping[TopicPartition, SizeRequest], changed: Collection[TopicPartition]

@@ -42,7 +42,7 @@ class Probe:
     def __init__(self, client: Mapping[str, str]) -> None:
         # A single record batch, whatever its size, is the least that a broker sends (KIP-74).
         limits = {"max.partition.fetch.bytes": "1", "fetch.max.bytes": "1"}
-        self._consumer = Consumer(**{"client.id": CLIENT_ID, **client, **limits, **FIXED})
+        self._consumer = Consumer({"client.id": CLIENT_ID, **client, **limits, **FIXED})
         self._density: dict[TopicPartition, float] = {}
         self._turns: dict[TopicPartition, None] = {}
         self._random = Random(1)

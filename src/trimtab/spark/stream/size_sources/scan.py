@@ -36,7 +36,7 @@ class Scan:
             "max.partition.fetch.bytes": str(1024 * 1024),
             "fetch.max.bytes": str(8 * 1024 * 1024),
         }
-        self._consumer = Consumer(**{"client.id": CLIENT_ID, **client, **limits, **FIXED})
+        self._consumer = Consumer({"client.id": CLIENT_ID, **client, **limits, **FIXED})
         self._positions: dict[TopicPartition, int] = {}
         self._resting: set[TopicPartition] = set()
         self.bytes_read = 0

@@ -1,0 +1,38 @@
+"""All parsers in one tree, for what is made from them: completion and the list of options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+from trimtab.cli import COMMANDS, make_parser
+from trimtab.cli.parser import Parser
+
+
+def build_tree() -> Parser:
+    """A parser with each command as a verb. Imports every command."""
+    tree = Parser(prog="trimtab")
+    tree.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = tree.add_subparsers(dest="command", metavar="COMMAND")
+    for name, (_, summary) in COMMANDS.items():
+        made = make_parser(name)
+        added = commands.add_parser(name, help=summary, description=summary)
+        added.__dict__.update({**made.__dict__, "description": summary})
+    return tree
+
+
+def walk(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The parser, then those of its verbs and their verbs."""
+    yield parser
+    for verbs in list_verbs(parser):
+        for each in dict.fromkeys(verbs.choices.values()):
+            yield from walk(each)
+
+
+def list_verbs(
+    parser: argparse.ArgumentParser,
+) -> Iterator[argparse._SubParsersAction[argparse.ArgumentParser]]:
+    """The argument that selects a verb, if the parser has one."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield action
