@@ -111,7 +111,7 @@ TRIMTAB = [sys.executable, "-m", "trimtab"]
 ALL_WARNINGS = {**os.environ, "PYTHONWARNINGS": "default"}
 NOTHING = r""
 COUNT = r"Processed a total of \d+ messages\n"  # as from Kafka's console consumer
-PLAN = r"\n.* replicas are copied.*\n.*\n"
+PLAN = r"\n.* replicas? (?:is|are) copied.*\n.*\n"
 EMPTY = r"\nConsumer group '\w+' has no active members\.\n"
 """The allowed lines on standard error, where warnings of Python and of the log would appear."""
 

@@ -226,10 +226,10 @@ def test_the_figures_of_producer_perf_as_json(run: Run) -> None:
 
 
 def test_lines_that_were_sent_are_counted_as_json(run: Run) -> None:
-    run("topics", "--create", "--topic", "counted", "--config", "max.message.bytes=200")
-    code, shown, _ = run("produce", "--topic", "counted", "--json", stdin="1\n2\n3\n")
+    run("topics", "--create", "--topic", "counted-as-json", "--config", "max.message.bytes=200")
+    code, shown, _ = run("produce", "--topic", "counted-as-json", "--json", stdin="1\n2\n3\n")
     assert (code, json.loads(shown)) == (0, {"records": 3, "failed": 0, "firstError": None})
-    code, shown, error = run("produce", "--topic", "counted", "--json", stdin="x" * 1000)
+    code, shown, error = run("produce", "--topic", "counted-as-json", "--json", stdin="x" * 1000)
     told = json.loads(shown)
     assert (code, told["records"], told["failed"]) == (1, 1, 1)
     assert "MESSAGE_TOO_LARGE" in told["firstError"]
