@@ -12,12 +12,17 @@ from typing import Protocol
 from trimtab.blocking.admin import Admin
 from trimtab.blocking.consumer import Consumer
 from trimtab.client.arguments import checked_integer, checked_seconds
+from trimtab.client.network.option_types import ConnectionOptions
 from trimtab.errors import BrokerError, ErrorCode, UsageError
 from trimtab.records import Deserializer, Record, TopicPartition
 
 _POLL_MS = 50
-_ANSWER_MS = 2000
-"""Milliseconds that a broker may take to answer: the test may have cut it off."""
+_PATIENCE: ConnectionOptions = {
+    "request_timeout_ms": 2000,
+    "socket_connection_setup_timeout_ms": 1000,
+    "socket_connection_setup_timeout_max_ms": 1000,
+}
+"""How long a broker may take to answer: the test may have cut it off."""
 _SHOWN = 10
 """Records that the message of a failed assertion shows."""
 
@@ -44,7 +49,7 @@ class TopicReader:
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._servers = bootstrap_servers
-        self._admin = Admin(bootstrap_servers, request_timeout_ms=_ANSWER_MS)
+        self._admin = Admin(bootstrap_servers, **_PATIENCE)
 
     def close(self) -> None:
         """Close its connections."""
@@ -78,7 +83,7 @@ class TopicReader:
             auto_offset_reset="earliest",
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
-            request_timeout_ms=_ANSWER_MS,
+            **_PATIENCE,
         ) as consumer:
             partitions = self._partitions(topic)
             consumer.assign(partitions)

@@ -227,7 +227,7 @@ def test_away(kafka_cluster, kafka_faults, kafka_topic, kafka_records, fault):
                 producer.send(kafka_topic, value, partition=partition).result()
             if value == b"before":
                 getattr(kafka_faults, fault)(1)
-    assert len(kafka_records(kafka_topic, count=6)) == 6
+    assert len(kafka_records(kafka_topic, count=6, timeout_s=60)) == 6
     with Admin(kafka_cluster.bootstrap_servers, request_timeout_ms=1000) as admin:
         for partition in admin.describe_topics([kafka_topic])[kafka_topic].partitions:
             assert set(partition.in_sync_replicas) == {0, 2}
