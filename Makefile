@@ -1,4 +1,4 @@
-# The verbs: demo test check bench figures sim dist clean. Each sets up what it needs on first use, into .venv.
+# The verbs: demo test check bench figures sim docs dist clean. Each sets up what it needs on first use, into .venv.
 # Variables: PYTHON (3.11 or later), STAGE (of bench), ARGS (passed to pytest, the demo or figures),
 # SEEDS, FIRST_SEED, JOBS and SEED (of sim).
 
@@ -8,7 +8,7 @@ COMPILED := $(shell find src -name '*_cy.py')
 # With TRIMTAB_PURE=1 in the environment these run interpreted, even if compiled files exist.
 READY := .venv/$(if $(filter 1,$(TRIMTAB_PURE)),installed,built)
 
-.PHONY: help demo test check bench figures sim dist clean
+.PHONY: help demo test check bench figures sim docs dist clean
 
 help:
 	@echo 'make demo    send real flight data through an embedded cluster and Spark; see demo-out/'
@@ -18,6 +18,7 @@ help:
 	@echo 'make figures run all benchmarks; write docs/figures.json, docs/measured.md, README.md and others'
 	@echo 'make sim     run the simulation tests; SEEDS=200 runs 200 random simulations from'
 	@echo '             FIRST_SEED=n on in JOBS=2 processes; SEED=n repeats one with its trace'
+	@echo 'make docs    build the site into build/site, and check its links'
 	@echo 'make dist    build the source distribution and a wheel into dist/, and list what they need'
 	@echo 'make clean   delete everything that is not in the repository'
 
@@ -51,6 +52,11 @@ check: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest --quiet tests/unit/test_circles.py
+
+# With AXE=…/axe.min.js (`npm install axe-core`) and Chromium every page is also looked at.
+docs: $(READY) .venv/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@$(BIN)/python -m website.check
 
 # Packages for an index or for other machines. build/release gets sbom.json (CycloneDX) and licences.md:
 # the packages that the wheel needs with all extras, in the locked versions.
@@ -104,4 +110,10 @@ clean:
 
 .venv/built: .venv/installed setup.py $(COMPILED)
 	@.ci/step '[4/4] the hot modules, compiled' $(BIN)/python setup.py build_ext --inplace
+	@touch $@
+
+.venv/site: .venv/required website/requirements.lock
+	@.ci/step 'what builds the site, 60 MB' $(BIN)/python -m pip install \
+	    --disable-pip-version-check --progress-bar off --no-compile \
+	    --constraint requirements.lock --requirement website/requirements.lock
 	@touch $@

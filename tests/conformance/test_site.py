@@ -21,7 +21,7 @@ from website.pictures import FOLDER, PICTURES, draw
 ROOT = Path(__file__).resolve().parents[2]
 needs_mkdocs = pytest.mark.skipif(
     find_spec("material") is None or find_spec("mkdocstrings_handlers") is None,
-    reason="needs the dependency group docs",
+    reason="make docs installs what it needs",
 )
 
 AXE, CHROMIUM = Path(os.environ.get("AXE", "missing")), shutil.which("chromium") or ""

@@ -55,6 +55,7 @@ class Admin(Face[AsyncAdmin]):
     delete_topic = waits(AsyncAdmin.delete_topic)
     list_offsets = waits(AsyncAdmin.list_offsets)
     describe_configs = waits(AsyncAdmin.describe_configs)
+    describe_topic_configs = waits(AsyncAdmin.describe_topic_configs)
     alter_configs = waits(AsyncAdmin.alter_configs)
     alter_reassignments = waits(AsyncAdmin.alter_reassignments)
     list_reassignments = waits(AsyncAdmin.list_reassignments)

@@ -303,6 +303,8 @@ def alter(
 
 def describe(admin: Admin, entity: Entity, everything: bool = False, as_json: bool = False) -> None:
     known = _list_names(admin, entity.type)
+    all_topics = entity.kind == "topic" and entity.name is None
+    of_topics = admin.describe_topic_configs(known) if all_topics else {}
     for name in known if entity.name is None else [entity.name]:
         # Kafka's tool does not fail here. With --all it asks the cluster, which returns an error.
         if name not in known and not everything:
@@ -314,7 +316,7 @@ def describe(admin: Admin, entity: Entity, everything: bool = False, as_json: bo
             continue
         entries = [
             each
-            for each in admin.describe_configs(entity.kind, name)
+            for each in of_topics.get(name) or admin.describe_configs(entity.kind, name)
             if everything or each.source.name == _own_source(entity.kind, name)
         ]
         if as_json:

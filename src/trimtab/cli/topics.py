@@ -302,12 +302,11 @@ def describe_topics(admin: Admin, arguments: argparse.Namespace) -> None:
     if shows_partitions:
         limit = arguments.partition_size_limit_per_response or PAGE_SIZE
         eligible = _find_eligible(admin, names, limit)
+    configs = admin.describe_topic_configs(names) if needs_configs else {}
     for name, view in sorted(admin.describe_topics(names).items()):
         topic = Description(
             view,
-            {each.name: each for each in admin.describe_configs("topic", name)}
-            if needs_configs
-            else None,
+            {each.name: each for each in configs[name]} if needs_configs else None,
             by_number(view, moves),
             by_number(view, eligible),
         )

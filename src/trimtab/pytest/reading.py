@@ -74,7 +74,12 @@ class TopicReader:
         key_deserializer: Deserializer | None,
         value_deserializer: Deserializer | None,
     ) -> list[Record]:
-        """The records from `starts` to the present end; waits for as many as `count`."""
+        """The records from `starts` to the present end; waits for as many as `count`.
+
+        Raises:
+            AssertionError: the present end was not reached in time.
+        """
+        __tracebackhide__ = True
         deadline = monotonic() + timeout_s
         records: list[Record] = []
         with Consumer(
@@ -91,11 +96,21 @@ class TopicReader:
                 consumer.seek(partition, starts.get(partition, 0))
             while True:
                 ends = consumer.end_offsets(partitions)
-                while any(consumer.position(each) < ends[each] for each in partitions):
-                    records += consumer.poll(_POLL_MS)
+                while behind := [
+                    each for each in partitions if consumer.position(each) < ends[each]
+                ]:
                     if monotonic() > deadline:
                         break
-                if count is None or len(records) >= count or monotonic() > deadline:
+                    records += consumer.poll(_POLL_MS)
+                missing = count is not None and len(records) < count
+                if behind and not missing:
+                    first = behind[0]
+                    raise AssertionError(
+                        f"partition {first.partition} of {topic!r} was read up to offset "
+                        f"{consumer.position(first)} of {ends[first]} within {timeout_s} s; is its "
+                        f"leader down? Else give more timeout_s{_shown(records)}"
+                    )
+                if not missing or monotonic() > deadline:
                     return sorted(records, key=lambda record: (record.partition, record.offset))
                 records += consumer.poll(_POLL_MS)
 
@@ -120,7 +135,8 @@ def read_records(
         timeout_s: how long to wait, seconds.
 
     Raises:
-        AssertionError: there are fewer than `count` when the time is over.
+        AssertionError: there are fewer than `count` when the time is over, or the present end of a
+            partition was not reached.
         BrokerError: UNKNOWN_TOPIC_OR_PARTITION.
     """
     __tracebackhide__ = True

@@ -241,6 +241,7 @@ CALLS: dict[type, dict[str, dict[str, Any]]] = {
             "isolation": "read_committed",
         },
         "describe_configs": {"kind": "topic", "name": "t"},
+        "describe_topic_configs": {"names": ["t"]},
         "alter_configs": {
             "kind": "topic",
             "name": "t",

@@ -126,3 +126,10 @@ def test_a_broker_whose_options_contradict_each_other(given: dict[str, Value], s
     check_broker(broker())
     with pytest.raises(UsageError, match=says):
         check_broker(broker(**given))
+
+
+def test_a_broker_is_not_fenced_between_two_heartbeats() -> None:
+    options = {**read(BROKER, {}), "broker.heartbeat.interval.ms": 500}
+    check_broker({**options, "broker.session.timeout.ms": 501})
+    with pytest.raises(UsageError, match=r"broker\.session\.timeout\.ms=500: must be more than"):
+        check_broker({**options, "broker.session.timeout.ms": 500})

@@ -161,6 +161,21 @@ def test_few(kafka_cluster, kafka_topic, kafka_records):
     )
 
 
+def test_records_that_were_not_read_in_time_fail_the_test(pytester: pytest.Pytester) -> None:
+    done = run(
+        pytester,
+        """
+def test_late(kafka_cluster, kafka_topic, kafka_records):
+    send(kafka_cluster, kafka_topic, b"a")
+    kafka_records(kafka_topic, timeout_s=0)
+""",
+    )
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines(
+        ["E*partition 0 of 'test_late-*' was read up to offset 0 of 1 within 0 s; is its leader*"]
+    )
+
+
 def test_faults_end_with_the_test(pytester: pytest.Pytester) -> None:
     done = run(
         pytester,

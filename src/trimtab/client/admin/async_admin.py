@@ -238,6 +238,15 @@ class AsyncAdmin(AsyncClient):
         the dynamic options that were set for all brokers."""
         return await configs.describe_configs(self._calls, kind, name)
 
+    async def describe_topic_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
+        """The options of each of these topics, as `describe_configs` lists them, but without their
+        documentation. One request asks for 200 topics.
+
+        Raises:
+            BrokerError: UNKNOWN_TOPIC_OR_PARTITION, with the first unknown topic.
+        """
+        return await configs.describe_topic_configs(self._calls, checked_names("names", names))
+
     async def alter_configs(
         self,
         kind: ConfigKind,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from trimtab.client.admin.answers import ConfigEntry, ConfigKind, ConfigSource, ConfigSynonym
@@ -30,34 +31,61 @@ from trimtab.wire.messages.incremental_alter_configs import (
 
 _RESOURCES: Final = {"topic": 2, "broker": 4}
 _DOCUMENTED_SINCE: Final = 3
+_TOPICS_PER_REQUEST: Final = 200
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 _SOURCES: Final = frozenset(ConfigSource)
 _TYPES: Final = frozenset(OptionType)
 
 
 async def describe_configs(calls: Calls, kind: ConfigKind, name: str | int) -> list[ConfigEntry]:
-    resource_type = _check_resource(kind, name)
+    _check_resource(kind, name)
 
     async def describe() -> list[ConfigEntry]:
         connection = await _connect(calls, kind, name)
-        resource = DescribeConfigsResource(
-            resource_type=resource_type, resource_name=str(name), configuration_keys=None
-        )
-        request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
-        if connection.version_of(DescribeConfigsRequest) >= _DOCUMENTED_SINCE:
-            request.include_documentation = True
-        response = await connection.request(request)
-        entries: list[ConfigEntry] = []
-        for result in response.results:
-            error = _read_error(result.error_code, result.error_message, kind, name)
-            if error is not None and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise FinalError(error)
-            if error is not None:
-                raise error
-            entries += map(_read_entry, result.configs)
-        return sorted(entries)
+        documented = connection.version_of(DescribeConfigsRequest) >= _DOCUMENTED_SINCE
+        (entries,) = (await _describe(connection, kind, [str(name)], documented)).values()
+        return entries
 
     return await calls.retry(f"describe the configuration of {kind} {name}", describe)
+
+
+async def describe_topic_configs(
+    calls: Calls, names: Sequence[str]
+) -> dict[str, list[ConfigEntry]]:
+    found: dict[str, list[ConfigEntry]] = {}
+
+    async def describe(names: Sequence[str]) -> None:
+        found.update(await _describe(await calls.connect_any(), "topic", names, False))
+
+    for start in range(0, len(names), _TOPICS_PER_REQUEST):
+        some = names[start : start + _TOPICS_PER_REQUEST]
+        await calls.retry("describe the configuration of topics", partial(describe, some))
+    return found
+
+
+async def _describe(
+    connection: Connection, kind: ConfigKind, names: Sequence[str], documented: bool
+) -> dict[str, list[ConfigEntry]]:
+    resources = [
+        DescribeConfigsResource(
+            resource_type=_RESOURCES[kind], resource_name=name, configuration_keys=None
+        )
+        for name in names
+    ]
+    request = DescribeConfigsRequest(resources=resources, include_synonyms=True)
+    if documented:
+        request.include_documentation = True
+    response = await connection.request(request)
+    found: dict[str, list[ConfigEntry]] = {}
+    for result in response.results:
+        name = result.resource_name
+        error = _read_error(result.error_code, result.error_message, kind, name)
+        if error is not None and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise FinalError(error)
+        if error is not None:
+            raise error
+        found[name] = sorted(map(_read_entry, result.configs))
+    return found
 
 
 async def alter_configs(

@@ -338,7 +338,6 @@ class Describer:
         self.code = code
 
     def __call__(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-        (resource,) = request.resources
         return DescribeConfigsResponse(
             results=[
                 DescribeConfigsResult(
@@ -366,6 +365,7 @@ class Describer:
                         ),
                     ],
                 )
+                for resource in request.resources
             ]
         )
 
@@ -394,6 +394,35 @@ async def test_the_options_of_a_topic(world: World, cluster: ScriptedCluster) ->
             ),
         ]
         assert [entry.is_default for entry in entries] == [True, False]
+
+
+@pytest.mark.parametrize(("count", "requests"), [(0, 0), (1, 1), (200, 1), (1001, 6)])
+async def test_the_options_of_many_topics_are_asked_for_200_at_a_time(
+    count: int, requests: int, world: World, cluster: ScriptedCluster
+) -> None:
+    describe_with(cluster, Describer())
+    names = [f"t{number}" for number in range(count)]
+    async with await admin_of(cluster) as admin:
+        found = await admin.describe_topic_configs(names)
+    assert {name: [each.name for each in entries] for name, entries in found.items()} == {
+        name: ["a.number", "z.secret"] for name in names
+    }
+    asked = [
+        request
+        for broker in cluster.brokers.values()
+        for request in broker.requests(DescribeConfigsRequest)
+    ]
+    assert len(asked) == requests
+    assert not any(request.include_documentation for request in asked)
+
+
+async def test_one_unknown_topic_among_many_is_named(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    describe_with(cluster, Describer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    async with await admin_of(cluster) as admin:
+        with pytest.raises(BrokerError, match="topic nope: UNKNOWN_TOPIC_OR_PARTITION"):
+            await admin.describe_topic_configs(["nope", "neither"])
 
 
 async def test_the_options_of_a_broker_are_asked_of_itself(
