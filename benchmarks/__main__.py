@@ -21,6 +21,7 @@ STAGES = {
     "group_scenes": "groups of each client: members come and go, the coordinator is killed",
     "transactions": "transactions/s, commit p50 and p99, read_committed; with Apache Kafka",
     "transaction_scenes": "chains of transactional copiers of each client, killed, as are brokers",
+    "metrics": "a broker's metrics, scraped every second; with the same broker without them",
     "patience": "a healthy client while hostile ones attack the broker; the broker's limits",
     "largest": "the largest request of each API: other clients' waiting time, and memory",
     "producer": "Producer.send in a loop; with confluent-kafka and aiokafka",

@@ -21,12 +21,16 @@ def test_the_programs_of_the_guide_pass(pytester: pytest.Pytester) -> None:
         test_unittest=unittest,
         plain=plain,
     )
-    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error", "-v")
+    done = pytester.runpytest_subprocess(
+        "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error", "-v"
+    )
     done.assert_outcomes(passed=5)
     assert pytester.runpython(pytester.path / "plain.py").ret == 0
     (pytester.path / "conftest.py").unlink()
     separate = pytester.makepyfile(test_separated=separated)
-    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error", separate)
+    done = pytester.runpytest_subprocess(
+        "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error", separate
+    )
     done.assert_outcomes(passed=3)
 
 
@@ -99,7 +103,9 @@ def test_each(kafka_cluster, kafka_topic, assert_produces, number):
         with Producer(kafka_cluster.bootstrap_servers) as producer:
             producer.send(kafka_topic, b"value")
 """)
-    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error", "-n", "2")
+    done = pytester.runpytest_subprocess(
+        "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error", "-n", "2"
+    )
     done.assert_outcomes(passed=20)
 
 

@@ -27,7 +27,9 @@ def test_a_record_is_stored({fixture}, kafka_topic, kafka_records):
 def run(pytester: pytest.Pytester, conftest: str, test: str) -> None:
     pytester.makeconftest(conftest)
     pytester.makepyfile(test)
-    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error")
+    done = pytester.runpytest_subprocess(
+        "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error"
+    )
     done.assert_outcomes(passed=1)
 
 

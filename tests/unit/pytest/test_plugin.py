@@ -21,7 +21,9 @@ def run(
     if conftest:
         pytester.makeconftest(conftest)
     pytester.makepyfile(SEND + tests)
-    return pytester.runpytest("-p", "no:cacheprovider", "-W", "error", *arguments)
+    return pytester.runpytest(
+        "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error", *arguments
+    )
 
 
 def test_a_test_has_a_topic_and_reads_it(pytester: pytest.Pytester) -> None:
