@@ -27,7 +27,7 @@ SECONDS = 300
 PORT = "9092"
 HERE = {
     "python": sys.executable,
-    "pytest": f"{sys.executable} -m pytest -p no:cacheprovider",
+    "pytest": f"{sys.executable} -m pytest -p no:cacheprovider -p no:asyncio",
     "trimtab": f"{sys.executable} -m trimtab",
 }
 KINDS = ("python", "sh", "text", "console", "diff")
