@@ -53,6 +53,8 @@ _MARKS = (
     "time, limit_s virtual seconds at most; brokers and config are those of the fixture "
     "virtual_kafka (trimtab)",
 )
+_STARTED_WITH = pytest.StashKey[Mapping[str, Any]]()
+"""The options of the session's cluster."""
 _NAME_CHARACTERS = 200
 """Of a topic or group at most, before what makes it unique: Kafka allows 249."""
 
@@ -77,15 +79,35 @@ def kafka_options() -> Mapping[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def kafka_cluster(kafka_options: Mapping[str, Any]) -> Iterator[Cluster]:
+def kafka_cluster(
+    request: pytest.FixtureRequest, kafka_options: Mapping[str, Any]
+) -> Iterator[Cluster]:
     """The `Cluster`; its `bootstrap_servers` are for any Kafka client.
 
     With pytest-xdist every worker has a cluster of its own.
     """
     from trimtab.cluster import Cluster
 
+    request.config.stash[_STARTED_WITH] = kafka_options
     with Cluster(**kafka_options) as cluster:
         yield cluster
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Fail a test whose own `kafka_options` came too late: the cluster is there already."""
+    fixtures: Mapping[str, Any] = getattr(item, "funcargs", {})
+    if "kafka_cluster" not in fixtures or "kafka_options" not in fixtures:
+        return
+    started = item.config.stash.get(_STARTED_WITH, None)
+    wanted = fixtures["kafka_options"]
+    if started is not None and wanted != started:
+        pytest.fail(
+            f"kafka_options={wanted}: the session's cluster was started with {started}. One "
+            "cluster serves all tests: put kafka_options into the outermost conftest.py, or run "
+            "these tests by themselves",
+            pytrace=False,
+        )
 
 
 @pytest.fixture(scope="session")

@@ -163,6 +163,27 @@ def test_few(kafka_cluster, kafka_topic, kafka_records):
     )
 
 
+def test_options_that_come_after_the_cluster_fail_the_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_a="def test_default(kafka_cluster):\n    assert len(kafka_cluster.addresses) == 1",
+        test_b="""
+import pytest
+
+@pytest.fixture(scope="session")
+def kafka_options():
+    return {"brokers": 2}
+
+def test_two(kafka_topic):
+    pass
+""",
+    )
+    done = pytester.runpytest("-p", "no:cacheprovider", "-p", "no:asyncio")
+    done.assert_outcomes(passed=1, failed=1)
+    done.stdout.fnmatch_lines(["kafka_options={'brokers': 2}: the session's cluster was started*"])
+    alone = pytester.runpytest("-p", "no:cacheprovider", "-p", "no:asyncio", "test_b.py")
+    alone.assert_outcomes(passed=1)
+
+
 def test_records_that_were_not_read_in_time_fail_the_test(pytester: pytest.Pytester) -> None:
     done = run(
         pytester,
