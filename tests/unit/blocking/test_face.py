@@ -23,6 +23,7 @@ from trimtab.client.producer import AsyncProducer
 from trimtab.cluster import Cluster
 from trimtab.errors import UsageError
 from trimtab.records import TopicPartition
+from trimtab.runtime import loop_thread
 
 
 def public(kind: type) -> dict[str, Any]:
@@ -85,7 +86,10 @@ def is_of_closing(code: CodeType) -> bool:
 
 
 @pytest.mark.parametrize("kind", [Admin, Consumer])
-def test_a_close_that_ctrl_c_interrupts_is_finished(cluster: Cluster, kind: Any) -> None:
+def test_a_close_that_ctrl_c_interrupts_is_finished(
+    cluster: Cluster, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_thread, "_shared", None)  # it would live on for others' clients
     for step in range(1, 1000):
         client = kind(cluster.bootstrap_servers)
         if isinstance(client, Admin):

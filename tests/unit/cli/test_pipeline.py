@@ -86,6 +86,16 @@ def test_a_signal_while_spark_starts_ends_the_command_and_what_it_has_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals, verb: str
 ) -> None:
     """The JVM is a script that signals this process, and ends when its input does."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    for kind, name in (
+        (SparkContext, "_gateway"),
+        (SparkContext, "_jvm"),
+        (SparkContext, "_active_spark_context"),
+        (SparkSession, "_instantiatedSession"),
+    ):
+        monkeypatch.setattr(kind, name, None)  # of a test before
     submit = tmp_path / "bin" / "spark-submit"
     submit.parent.mkdir()
     submit.write_text(
