@@ -20,7 +20,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from benchmarks.processes import STOP_SECONDS
+from benchmarks.processes import STOP_SECONDS, cpu_seconds, resident_mib
 from benchmarks.report import progress, report
 from benchmarks.workload import Topics, run_producer_loop
 from trimtab.wire.framing import encode_request
@@ -68,10 +68,10 @@ class Node:
             self._process.communicate()
 
     def cpu_seconds(self) -> float:
-        return self.switch(False)
+        return cpu_seconds(self._process.pid)
 
     def resident_mib(self) -> float:
-        raise NotImplementedError
+        return resident_mib(self._process.pid)
 
     def switch(self, on: bool) -> float:
         """Count requests of new connections, or not; returns the CPU time so far."""

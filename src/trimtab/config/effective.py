@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
-from typing import Final, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from trimtab.config.broker import BROKER
 from trimtab.config.options import (
@@ -236,9 +236,6 @@ def check_group(given: Mapping[str, Value], broker: Mapping[str, Value]) -> None
         _check_session("group", _SESSION.name, values[_SESSION], values[_HEARTBEAT])
 
 
-_OF_BROKERS: Final = ("broker.session.timeout.ms", "broker.heartbeat.interval.ms")
-
-
 def check_broker(values: Mapping[str, Value]) -> None:
     """Check that all options of a broker, each valid by itself, do not contradict each other.
 
@@ -249,11 +246,12 @@ def check_broker(values: Mapping[str, Value]) -> None:
         raise UsageError("broker group.consumer.assignors=: name at least one, such as uniform")
     for each in _BOUNDED:
         each.check("broker", each.default, _number(values[each.default]), values)
-    session, heartbeat = _number(values[_SESSION.default]), _number(values[_HEARTBEAT.default])
-    _check_session("broker", _SESSION.default, session, heartbeat)
-    # The controller would fence every broker between its heartbeats, again and again.
-    session, heartbeat = (_number(values[name]) for name in _OF_BROKERS)
-    _check_session("broker", _OF_BROKERS[0], session, heartbeat)
+    for session, heartbeat in (
+        (_SESSION.default, _HEARTBEAT.default),
+        # Else the controller would fence every broker between its heartbeats, again and again.
+        ("broker.session.timeout.ms", "broker.heartbeat.interval.ms"),
+    ):
+        _check_session("broker", session, _number(values[session]), _number(values[heartbeat]))
 
 
 def _check_session(kind: str, name: str, session: int, heartbeat: int) -> None:

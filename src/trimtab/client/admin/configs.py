@@ -43,8 +43,8 @@ async def describe_configs(calls: Calls, kind: ConfigKind, name: str | int) -> l
     async def describe() -> list[ConfigEntry]:
         connection = await _connect(calls, kind, name)
         documented = connection.version_of(DescribeConfigsRequest) >= _DOCUMENTED_SINCE
-        (entries,) = (await _describe(connection, kind, [str(name)], documented)).values()
-        return entries
+        found = await _describe(connection, kind, [str(name)], documented)
+        return [entry for entries in found.values() for entry in entries]
 
     return await calls.retry(f"describe the configuration of {kind} {name}", describe)
 
