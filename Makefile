@@ -5,13 +5,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 COMPILED := $(shell find src -name '*_cy.py')
+# Without ARGS all tests run, in a process per core.
+ALL_TESTS := --quiet -n auto --dist loadgroup
 # With TRIMTAB_PURE=1 in the environment these run interpreted, even if compiled files exist.
 READY := .venv/$(if $(filter 1,$(TRIMTAB_PURE)),installed,built)
 
 .PHONY: help demo test check bench figures sim docs dist clean
 
 help:
-	@echo 'make demo    send real flight data through an embedded cluster and Spark; see demo-out/'
+	@echo 'make demo    send real flight data through a cluster and Spark; see demo-out/'
 	@echo 'make test    run all tests (ARGS="tests/unit -k wire" runs some)'
 	@echo 'make check   check format, lint, types, and imports between modules'
 	@echo 'make bench   compare with Apache Kafka; prints JSON lines (STAGE=broker runs one stage)'
@@ -26,25 +28,25 @@ demo: $(READY)
 	$(BIN)/trimtab demo $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(or $(ARGS),$(ALL_TESTS))
 
 sim: $(READY)
 ifdef ARGS
 	$(BIN)/python -m pytest tests/simulation $(ARGS)
 else ifdef SEED
-	@$(BIN)/python -m trimtab.sim --seed $(SEED)
+	@$(BIN)/python -m lab.reliability --seed $(SEED)
 else ifdef SEEDS
-	@$(BIN)/python -m trimtab.sim --seeds $(SEEDS) --first-seed $(or $(FIRST_SEED),0) \
+	@$(BIN)/python -m lab.reliability --seeds $(SEEDS) --first-seed $(or $(FIRST_SEED),0) \
 	    --jobs $(or $(JOBS),1)
 else
 	$(BIN)/python -m pytest tests/simulation
 endif
 
 bench: $(READY)
-	@$(BIN)/python -m benchmarks $(STAGE)
+	@$(BIN)/python -m lab.benchmarks $(STAGE)
 
 figures: .venv/built
-	@$(BIN)/python -m benchmarks.figures $(ARGS)
+	@$(BIN)/python -m lab.benchmarks.figures $(ARGS)
 
 check: .venv/installed
 	$(BIN)/ruff format --check .
@@ -84,8 +86,8 @@ dist:
 clean:
 	rm -rf .venv build dist demo-out src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
 	    .import_linter_cache spark-warehouse metastore_db derby.log
-	find src tests benchmarks -name '*.so' -delete
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests lab -name '*.so' -delete
+	find src tests lab -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- the environment: each step writes a file, and runs again when its prerequisites change ---
 
@@ -106,6 +108,8 @@ clean:
 .venv/installed: .venv/required pyproject.toml setup.py
 	@TRIMTAB_PURE=1 .ci/step '[3/4] trimtab itself, from src/' $(BIN)/python -m pip install \
 	    --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -c 'import pathlib, sysconfig; \
+	    (pathlib.Path(sysconfig.get_path("purelib")) / "trimtab-lab.pth").write_text(str(pathlib.Path.cwd()) + "\n")'
 	@touch $@
 
 .venv/built: .venv/installed setup.py $(COMPILED)

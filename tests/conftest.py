@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.util import spec_from_file_location
@@ -26,10 +26,11 @@ from hypothesis import settings
 from trimtab.sim.world import World
 
 if TYPE_CHECKING:
-    from benchmarks.exactly_once import TwoPhaseKafka
-    from benchmarks.processes import ApacheKafka
+    from lab.benchmarks.apache_kafka import ApacheKafka
+    from lab.benchmarks.exactly_once import TwoPhaseKafka
 
-SOURCE = Path(__file__).parents[1] / "src"
+HERE = Path(__file__).parent
+SOURCE = HERE.parent / "src"
 HOT = re.compile(r"trimtab\.[\w.]+_cy")
 INTERPRETED = "_interpreted"
 
@@ -51,13 +52,30 @@ settings.register_profile("unhurried", settings.default, deadline=None)
 settings.load_profile("unhurried")
 
 
-SHARED = ("apache_kafka", "two_phase_kafka")
+SHARED = ("two_phase_kafka", "apache_kafka", "spark")
+"""Fixtures of a JVM for all tests that use it."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests on each shared Apache Kafka last, since also an idle one takes CPU time."""
-    items.sort(key=lambda item: [name in getattr(item, "fixturenames", ()) for name in SHARED])
+    """Run the tests on each shared Apache Kafka last, since also an idle one takes CPU time.
+
+    If the tests run in several processes, those of a shared JVM are in the same one, and so are
+    those of a file of `conformance` or `spark`, whose fixtures start processes.
+    """
+    used = {item: [each for each in SHARED if each in _fixtures(item)] for item in items}
+    items.sort(key=lambda item: [name in used[item] for name in reversed(SHARED[:2])])
+    for item in items:
+        if used[item]:
+            item.add_marker(pytest.mark.xdist_group(used[item][0]))
+        elif item.path.is_relative_to(HERE / "conformance") or item.path.is_relative_to(
+            HERE / "spark"
+        ):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def _fixtures(item: pytest.Item) -> Collection[str]:
+    return getattr(item, "fixturenames", ())
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -86,7 +104,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def apache_kafka() -> Iterator[ApacheKafka]:
     """One broker of Apache Kafka for all tests. Tests share its topics, groups and transactional
     ids, so each module uses names of its own."""
-    from benchmarks.processes import ApacheKafka
+    from lab.benchmarks.apache_kafka import ApacheKafka
     from tests.kafka import started
 
     with started(ApacheKafka()) as kafka:
@@ -96,7 +114,7 @@ def apache_kafka() -> Iterator[ApacheKafka]:
 @pytest.fixture(scope="session")
 def two_phase_kafka() -> Iterator[TwoPhaseKafka]:
     """As `apache_kafka`, with two-phase commit and requests that Kafka marks as unstable."""
-    from benchmarks.exactly_once import TwoPhaseKafka
+    from lab.benchmarks.exactly_once import TwoPhaseKafka
     from tests.kafka import started
 
     with started(TwoPhaseKafka()) as kafka:

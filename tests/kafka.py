@@ -12,8 +12,9 @@ from typing import TypeVar
 
 import pytest
 
-from benchmarks.jars import RivalMissing, find_kafka_jars
-from benchmarks.processes import ApacheKafka, KafkaMember, await_brokers, free_ports, run_java
+from lab.benchmarks.apache_kafka import ApacheKafka, KafkaMember, run_java
+from lab.benchmarks.jars import RivalMissing, find_kafka_jars
+from lab.processes import await_brokers, free_ports
 
 K = TypeVar("K", bound=AbstractContextManager[object])
 M = TypeVar("M", bound=KafkaMember)
@@ -23,7 +24,8 @@ NEWEST_TRANSACTIONS = 2
 
 needs_kafka = pytest.mark.skipif(
     shutil.which("java") is None or find_kafka_jars() is None,
-    reason="needs java and Apache Kafka's jars: TRIMTAB_KAFKA_JARS, or python -m benchmarks.jars",
+    reason="needs java and Apache Kafka's jars: TRIMTAB_KAFKA_JARS,"
+    " or python -m lab.benchmarks.jars",
 )
 
 

@@ -89,7 +89,7 @@ def _run_line(line: str, directory: Path, port: str, stack: ExitStack) -> str:
     if " cluster up " in line:
         return _start(_here(line), directory, stack)
     server = rf"\1 --bootstrap-server 127.0.0.1:{port}"
-    line = re.sub(r"(?<![\w/.-])(trimtab (?!--version)[^|>]*[^|> ])", server, line)
+    line = re.sub(r"(?<![\w/.-])(trimtab (?!--version)[^|>;]*[^|>; ])", server, line)
     return _run(["sh", "-c", _here(line)], directory)
 
 

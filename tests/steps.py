@@ -1,4 +1,4 @@
-"""Runs work in steps (`trimtab.server.turns`) to its end at once."""
+"""Runs work in steps (`trimtab.cluster.server.turns`) to its end at once."""
 
 from __future__ import annotations
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from lab import drawing
+
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "partitioners"
 TICKS = 36
 TURN = 4  # records that a partition gets at once, in place of batch.size
 QUICK, SLOW = 3, 12  # ticks for which a broker works on a batch
-COLOURS = ("#b3541e", "#1f7a55", "#3d6f99")
-LEFT, TOP, TICK, ROW = 92, 30, 8, 30
 
 
 class Batch(NamedTuple):
@@ -119,40 +119,17 @@ PICTURES = {
 def draw(name: str) -> str:
     """The picture as SVG: a row for each broker, and a box for each batch."""
     choose, brokers = PICTURES[name]
-    width, height = LEFT + TICKS * TICK + 50, TOP + 3 * ROW + 28
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"'
-        f' width="{width}" font-family="sans-serif" font-size="13">',
-        f'<rect width="{width}" height="{height}" rx="6" fill="white"/>',
-        f'<text x="{width - 6}" y="18" text-anchor="end" fill="#444">records</text>',
-    ]
     ticks = [SLOW if "slow" in broker else QUICK for broker in brokers]
-    totals, free_at, waits = [0, 0, 0], [0, 0, 0], 0
+    free_at, waits, batches = [0, 0, 0], 0, []
     for partition, first, records in choose():
         complete = first + records
         acknowledged = max(free_at[partition], complete) + ticks[partition]
         free_at[partition] = acknowledged
         waits += sum(acknowledged - tick for tick in range(first, complete))
-        totals[partition] += records
-        top, end = TOP + partition * ROW, min(acknowledged, TICKS)
-        lines += [
-            f'<rect x="{LEFT + first * TICK + 1}" y="{top + 3}" width="{records * TICK - 2}"'
-            f' height="{ROW - 10}" rx="2" fill="{COLOURS[partition]}"/>',
-            f'<path d="M{LEFT + complete * TICK} {top + ROW - 4}H{LEFT + end * TICK}"'
-            f' stroke="{COLOURS[partition]}" stroke-width="3" opacity="0.5"/>',
-        ]
-    lines.append(
-        f'<text x="{LEFT}" y="{height - 8}" fill="#444">'
-        f"time →   a record waits {waits / TICKS:.0f} ticks on average</text>"
-    )
-    for row, (broker, total) in enumerate(zip(brokers, totals, strict=True)):
-        middle = TOP + row * ROW + ROW // 2 + 5
-        lines += [
-            f'<text x="{LEFT - 8}" y="{middle}" text-anchor="end" fill="#222">{broker}</text>',
-            f'<text x="{width - 6}" y="{middle}" text-anchor="end" fill="#222">{total}</text>',
-            f'<path d="M{LEFT} {TOP + row * ROW + ROW}H{LEFT + TICKS * TICK}" stroke="#ddd"/>',
-        ]
-    return "\n".join([*lines, "</svg>", ""])
+        batches.append(drawing.Batch(partition, first, records, acknowledged))
+    note = f"time →   a record waits {waits / TICKS:.0f} ticks on average"
+    drawn = drawing.draw_batches(brokers, batches, TICKS, note, f"{name}: batches by broker")
+    return drawing.to_document(drawn)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from mkdocs.structure.files import File, Files
 
 import trimtab
 from trimtab.client.options import ADMIN, CONSUMER, PRODUCER
-from trimtab.config import BROKER, GROUP, TOPIC, Option, OptionTable, Range, UpdateMode, write
-from trimtab.config.options import Form
-from trimtab.spark.options.names import SINK, SOURCE, SparkOption
+from trimtab.cluster.config import BROKER, GROUP, TOPIC
+from trimtab.kafka.options import Form, Option, OptionTable, Range, UpdateMode, write
+from trimtab.spark.options.names import SINK, SOURCE
 
 TABLES = {
     "producer": (PRODUCER, "`Producer` and `AsyncProducer` take these options."),
@@ -67,7 +67,7 @@ def options_page(table: OptionTable, taken_by: str) -> Iterator[str]:
             yield f"- `{name}{'*' if name.endswith('.') else ''}`: {instead}"
 
 
-def describe(option: Option, is_of_broker: bool) -> Iterator[str]:
+def describe(option: Option, is_of_broker: bool = False) -> Iterator[str]:
     default = write(option.default)
     facts = [f"{option.type.name.lower()}{f' ({option.unit})' if option.unit else ''}"]
     facts.append("no default" if default in (None, "") else f"default `{default}`")
@@ -75,8 +75,10 @@ def describe(option: Option, is_of_broker: bool) -> Iterator[str]:
         facts.append(str(option.valid))
     elif isinstance(option.valid, Form):
         facts.append(option.valid.says)
-    elif option.valid is not None:
-        facts.append("one of " + ", ".join(f"`{word}`" for word in option.valid if word))
+    elif option.words:
+        facts.append("one of " + ", ".join(f"`{word}`" for word in option.words if word))
+    if option.applies:
+        facts.append(f"only for a {option.applies}")
     if is_of_broker and option.honoured:
         facts.append(DYNAMIC[option.dynamic])
     if option.kip:
@@ -87,13 +89,11 @@ def describe(option: Option, is_of_broker: bool) -> Iterator[str]:
     yield from entry(option.name, plain, facts)
 
 
-def spark_page(kind: str, call: str, options: tuple[SparkOption, ...]) -> Iterator[str]:
+def spark_page(kind: str, call: str, options: tuple[Option, ...]) -> Iterator[str]:
     yield f'# Spark {kind} options\n\nThe options of `{call}.format("trimtab")`'
     yield f'and `{call}Stream.format("trimtab")`. Their names may have any case.\n'
     for option in options:
-        facts = [f"default `{option.default}`" if option.default else "no default"]
-        facts += [f"only for a {option.applies}"] if option.applies else []
-        yield from entry(option.name, option.doc, facts)
+        yield from describe(option)
 
 
 def entry(name: str, doc: str, facts: list[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""trimtab keeps partitions level: Apache Kafka's partition load management as one Python platform.
+"""Kafka for Python without Java or Docker: test clusters, clients, a Spark source, load reports.
 
 The public names are here, and are imported at their first use, so that importing trimtab is fast:
 
@@ -15,20 +15,21 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # like typing's, which a process that only supervises does not import
 if TYPE_CHECKING:
-    from trimtab.blocking.admin import Admin
-    from trimtab.blocking.consumer import Consumer
-    from trimtab.blocking.producer import Producer
     from trimtab.client.accumulator.queues_cy import Delivery
     from trimtab.client.accumulator.table import TableDelivery, TableError
     from trimtab.client.admin import AsyncAdmin
+    from trimtab.client.balancer import plan_balance
+    from trimtab.client.blocking.admin import Admin
+    from trimtab.client.blocking.consumer import Consumer
+    from trimtab.client.blocking.producer import Producer
     from trimtab.client.consumer import AsyncConsumer
     from trimtab.client.group.subscription import SubscriptionPattern
     from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
     from trimtab.client.partitioner.partitioning import Partitioning
     from trimtab.client.producer import AsyncProducer
     from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
-    from trimtab.cluster import Cluster
-    from trimtab.errors import (
+    from trimtab.cluster.embedded import Cluster
+    from trimtab.kafka.errors import (
         AuthenticationFailed,
         BrokerError,
         CorruptData,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
         Unavailable,
         UsageError,
     )
-    from trimtab.records import Record, RecordMetadata, TopicPartition
+    from trimtab.kafka.records import Record, RecordMetadata, TopicPartition
 
 __all__ = [
     "Admin",
@@ -74,13 +75,15 @@ __all__ = [
     "TransactionError",
     "Unavailable",
     "UsageError",
+    "plan_balance",
 ]
 
 _HOMES = {
-    "trimtab.blocking.admin": ("Admin",),
-    "trimtab.blocking.consumer": ("Consumer",),
-    "trimtab.blocking.producer": ("Producer",),
+    "trimtab.client.blocking.admin": ("Admin",),
+    "trimtab.client.blocking.consumer": ("Consumer",),
+    "trimtab.client.blocking.producer": ("Producer",),
     "trimtab.client.admin": ("AsyncAdmin",),
+    "trimtab.client.balancer": ("plan_balance",),
     "trimtab.client.consumer": ("AsyncConsumer",),
     "trimtab.client.partitioner.partitioning": ("Partitioning",),
     "trimtab.client.producer": ("AsyncProducer",),
@@ -89,8 +92,8 @@ _HOMES = {
     "trimtab.client.group.subscription": ("SubscriptionPattern",),
     "trimtab.client.group_offsets": ("ConsumerGroup", "OffsetAndMetadata"),
     "trimtab.client.sender.prepared": ("PreparedTransaction", "ProducerIdentity"),
-    "trimtab.cluster": ("Cluster",),
-    "trimtab.errors": (
+    "trimtab.cluster.embedded": ("Cluster",),
+    "trimtab.kafka.errors": (
         "AuthenticationFailed",
         "BrokerError",
         "CorruptData",
@@ -103,7 +106,7 @@ _HOMES = {
         "Unavailable",
         "UsageError",
     ),
-    "trimtab.records": ("Record", "RecordMetadata", "TopicPartition"),
+    "trimtab.kafka.records": ("Record", "RecordMetadata", "TopicPartition"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -40,7 +40,7 @@ def is_compiled() -> bool:
     from importlib.machinery import EXTENSION_SUFFIXES
     from importlib.util import find_spec
 
-    spec = find_spec("trimtab.wire.batch_cy")
+    spec = find_spec("trimtab.kafka.wire.batch_cy")
     return (
         spec is not None
         and spec.origin is not None

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, Self
 
 import pytest
 
-from benchmarks.jars import find_kafka_jars, java_command
+from lab.benchmarks.jars import find_kafka_jars, java_command
 from trimtab import ErrorCode
 
 PATIENCE_S = 30

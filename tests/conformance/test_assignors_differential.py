@@ -5,7 +5,7 @@ must be at least as balanced, and must not move more; user data must be the same
 
 `java/AssignorsTwin.java` runs Kafka's classes, all groups in one process. SCENES is the number of
 groups for each assignor and kind. Skipped without javac or Apache Kafka's jars
-(`python -m benchmarks.jars`).
+(`python -m lab.benchmarks.jars`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import NamedTuple
 
 import pytest
 
-from benchmarks.jars import find_kafka_jars, java_command
+from lab.benchmarks.jars import find_kafka_jars, java_command
 from trimtab.client.group.assignors.factory import ASSIGNORS
 from trimtab.client.group.assignors.protocol import Assignment, Assignor, Subscriber, Topic
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.consumer_protocol import ConsumerProtocolSubscription
-from trimtab.wire.messages.consumer_protocol import TopicPartition as Owned
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.consumer_protocol import ConsumerProtocolSubscription
+from trimtab.kafka.wire.messages.consumer_protocol import TopicPartition as Owned
 
 pytestmark = pytest.mark.skipif(
     shutil.which("javac") is None or find_kafka_jars() is None,
-    reason="needs javac and Apache Kafka's jars: python -m benchmarks.jars",
+    reason="needs javac and Apache Kafka's jars: python -m lab.benchmarks.jars",
 )
 
 SCENES = int(os.environ.get("SCENES", "300"))

@@ -25,12 +25,12 @@ from typing import IO, Any
 
 import pytest
 
-from benchmarks.jars import java_command, kafka_jars
-from benchmarks.processes import free_neighbours, nodes_of
+from lab.benchmarks.jars import java_command, kafka_jars
+from lab.processes import free_neighbours, nodes_of
 from tests.conformance.test_cluster_process import addresses, kill_node, running
 from tests.kafka import needs_kafka
 from trimtab import Admin, Consumer, Delivery, Producer, TopicPartition
-from trimtab.system.clock import monotonic_clock
+from trimtab.threads.clock import monotonic_clock
 
 # kafka-python uses a deprecated API to read its schemas, and leaves unconnected sockets open.
 pytestmark = [

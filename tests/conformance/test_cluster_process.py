@@ -19,13 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import (
-    answers_metadata,
-    free_neighbours,
-    nodes_of,
-    resident_mib,
-    words_of,
-)
+from lab.processes import answers_metadata, free_neighbours, nodes_of, resident_mib, words_of
 from trimtab import Admin, Consumer, Producer, TopicPartition
 from trimtab.client.accumulator.queues_cy import Delivery
 
@@ -56,9 +50,8 @@ def running(port: int, data: Path, *options: str) -> Iterator[subprocess.Popen[s
         *("--brokers", str(BROKERS)),
         *("--racks", "a,b,c", "--port", str(port), "--data", str(data), *options),
     ]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == f"ready {addresses(port)}\n"
@@ -249,6 +242,35 @@ def test_a_cluster_that_cannot_start_prints_the_reason_and_leaves_nothing(
     assert "data directory" in in_use.stderr
     assert "is in use by another" in in_use.stderr
     assert f"its log: {tmp_path}/logs/" in in_use.stderr
+
+
+def test_with_stop_at_eof_the_cluster_ends_with_its_standard_input(
+    port: int, tmp_path: Path
+) -> None:
+    with running(port, tmp_path, "--stop-at-eof") as process:
+        left = nodes_of(process.pid)
+        assert process.stdin is not None
+        process.stdin.write("words end nothing")
+        process.stdin.flush()
+        assert answers_metadata(port)
+        process.stdin.close()
+        process.stdin = None
+        assert process.wait(EXIT_SECONDS) == 0
+    assert all(map(is_gone, left.values()))
+
+
+def test_with_stop_at_eof_an_input_that_cannot_end_is_refused() -> None:
+    refused = subprocess.run(
+        [*UP, "--stop-at-eof", "--port", "0"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=EXIT_SECONDS,
+        check=False,
+    )
+    assert refused.returncode != 0
+    assert "--stop-at-eof: standard input cannot be watched" in refused.stderr
+    assert "make it a pipe" in refused.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

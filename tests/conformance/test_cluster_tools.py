@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.processes import ApacheKafka, call_java
+from lab.benchmarks.apache_kafka import ApacheKafka, call_java
 from tests.kafka import needs_kafka
 from trimtab import Cluster
 from trimtab.cli import main

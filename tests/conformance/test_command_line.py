@@ -14,13 +14,13 @@ from threading import Event
 
 import pytest
 
-from benchmarks.processes import call_java
+from lab.benchmarks.apache_kafka import call_java
 from tests.kafka import needs_kafka
 from trimtab import Admin, Cluster, Producer
 from trimtab.cli import main
 from trimtab.cli.shims import write_shims
 from trimtab.client.admin import NewTopic
-from trimtab.system.clock import monotonic_clock
+from trimtab.threads.clock import monotonic_clock
 
 PATIENCE_S = 60
 TOOLS = {

@@ -1,8 +1,8 @@
 """Apache Kafka's console producer and trimtab's: the same input gives the same records and offsets.
 
-Skipped without Java or Apache Kafka's jars (`python -m benchmarks.jars`). Kafka 4 has only today's
-partitioning (KIP-794); `tests/unit/cli/test_console_experiment.py` tests the console producer with
-KIP-480's.
+Skipped without Java or Apache Kafka's jars (`python -m lab.benchmarks.jars`). Kafka 4 has only
+today's partitioning (KIP-794); `tests/unit/lab/experiments/test_console_experiment.py` tests the
+console producer with KIP-480's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.jars import find_kafka_jars, java_command
+from lab.benchmarks.jars import find_kafka_jars, java_command
 from tests.kafka import needs_kafka
 from trimtab import Admin, Cluster, Consumer, TopicPartition
 

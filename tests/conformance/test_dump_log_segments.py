@@ -12,16 +12,16 @@ from random import Random
 
 import pytest
 
-from benchmarks.processes import call_java
+from lab.benchmarks.apache_kafka import call_java
 from tests.kafka import needs_kafka
 from trimtab import Admin, Cluster, Consumer, Producer
 from trimtab.cli import main
-from trimtab.runtime.files import DirectoryStorage
-from trimtab.storage.log import Log
-from trimtab.storage.log_config import LogConfig
-from trimtab.storage.log_directory import LogDirectory
-from trimtab.wire.batch_cy import BatchBuilder, read_headers
-from trimtab.wire.compression import Compression
+from trimtab.cluster.disk.files import DirectoryStorage
+from trimtab.cluster.storage.log import Log
+from trimtab.cluster.storage.log_config import LogConfig
+from trimtab.cluster.storage.log_directory import LogDirectory
+from trimtab.kafka.wire.batch_cy import BatchBuilder, read_headers
+from trimtab.kafka.wire.compression import Compression
 
 PRODUCER = 9
 NOW = 2_000_000
@@ -34,7 +34,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log of 300 batches of three records, in several segments, with every codec."""
     root = tmp_path_factory.mktemp("logs")
     storage = DirectoryStorage(root)
-    log = Log.open(storage, "flights-0", LogConfig(segment_bytes=15_000), lambda: 0)
+    log = Log(storage, "flights-0", LogConfig(segment_bytes=15_000), lambda: 0)
     for i in range(300):
         builder = BatchBuilder(1 << 20, list(Compression)[i % len(Compression)])
         for j in range(3):
@@ -117,7 +117,7 @@ def test_producer_snapshots(directory: Path) -> None:
 def compacted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same log with a hundred keys, every tenth of them deleted, after compaction."""
     root = tmp_path_factory.mktemp("logs")
-    directory = LogDirectory.open(
+    directory = LogDirectory(
         DirectoryStorage(root), node_id=1, cluster_id="c", now_ms=lambda: NOW, random=Random(1)
     )
     config = LogConfig(segment_bytes=15_000, compacts=True, deletes=False)

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.patience import await_that, fill_disk
-from benchmarks.processes import free_neighbours
+from lab.benchmarks.patience import await_that, fill_disk
+from lab.processes import free_neighbours
 from tests.conformance.test_cluster_process import UP, addresses
 from trimtab import Admin, Consumer, Producer, TopicPartition
 

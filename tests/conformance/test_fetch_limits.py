@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.processes import ApacheKafka
+from lab.benchmarks.apache_kafka import ApacheKafka
 from tests.kafka import needs_kafka, started
 from trimtab import Admin, Cluster, Consumer, Producer
 

@@ -1,7 +1,7 @@
 """Offsets that a stream commits to a consumer group (`trimtab.client.admin.group_offsets`).
 
 Runs against Apache Kafka, whose tool shows the lag; skipped without Java. `Admin` sends
-OffsetCommit (`trimtab.wire.messages.offset_commit`).
+OffsetCommit (`trimtab.kafka.wire.messages.offset_commit`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import re
 
 import pytest
 
-from benchmarks.processes import ApacheKafka, run_java
+from lab.benchmarks.apache_kafka import ApacheKafka, run_java
 from trimtab import Admin, Cluster, Producer
 from trimtab.client.group_offsets import OffsetAndMetadata
-from trimtab.errors import BrokerError, UsageError
+from trimtab.kafka.errors import BrokerError, UsageError
 
 TOPIC = GROUP = "group-offsets"
 

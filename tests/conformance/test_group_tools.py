@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import ApacheKafka, call_java
+from lab.benchmarks.apache_kafka import ApacheKafka, call_java
 from tests.kafka import needs_kafka
 from trimtab import Admin, Cluster, Consumer, Producer
 from trimtab.cli import main
 from trimtab.client.group_offsets import OffsetAndMetadata
-from trimtab.system.clock import monotonic_clock
+from trimtab.threads.clock import monotonic_clock
 
 pytestmark = needs_kafka
 

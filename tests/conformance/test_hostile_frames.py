@@ -16,27 +16,41 @@ from typing import Any
 
 import pytest
 
-from trimtab.cluster import Cluster
-from trimtab.wire.batch_cy import BatchBuilder
-from trimtab.wire.framing import decode_response, encode_request
-from trimtab.wire.messages import APIS
-from trimtab.wire.messages.api_versions import ApiVersionsRequest
-from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
-from trimtab.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from trimtab.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from trimtab.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
-from trimtab.wire.messages.list_offsets import (
+from trimtab.cluster.embedded import Cluster
+from trimtab.kafka.wire.batch_cy import BatchBuilder
+from trimtab.kafka.wire.framing import decode_response, encode_request
+from trimtab.kafka.wire.messages import APIS
+from trimtab.kafka.wire.messages.api_versions import ApiVersionsRequest
+from trimtab.kafka.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from trimtab.kafka.wire.messages.delete_topics import DeleteTopicsRequest
+from trimtab.kafka.wire.messages.describe_cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from trimtab.kafka.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from trimtab.kafka.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from trimtab.kafka.wire.messages.find_coordinator import FindCoordinatorRequest
+from trimtab.kafka.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.kafka.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from trimtab.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from trimtab.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from trimtab.wire.schema import Field, Request, Schema, schema
-from trimtab.wire.types import WireType
+from trimtab.kafka.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from trimtab.kafka.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from trimtab.kafka.wire.schema import Field, Request, Schema, schema
+from trimtab.kafka.wire.types import WireType
 
 FRAMES = 10_000
 FORGED = 3_000
@@ -293,7 +307,7 @@ def describes_itself(address: tuple[str, int]) -> bool:
 def test_forged_requests(role: str, caplog: pytest.LogCaptureFixture) -> None:
     """Well-formed requests of every API and version may be executed, as there is no authorizer, but
     no handler fails."""
-    caplog.set_level(logging.ERROR, "trimtab.server")
+    caplog.set_level(logging.ERROR, "trimtab.cluster.server")
     random = Random(SEED)
     with Cluster(config={"auto.create.topics.enable": True}) as cluster:
         controller = cluster._controller

@@ -18,16 +18,16 @@ from random import Random
 
 import pytest
 
-from benchmarks.jars import find_streams_jars, java_command
+from lab.benchmarks.jars import find_streams_jars, java_command
 from trimtab import Admin, Cluster, Consumer, Producer, TopicPartition
 from trimtab.client.admin import TransactionDescription
-from trimtab.system.clock import monotonic_clock, wall_clock_ms
+from trimtab.threads.clock import monotonic_clock, wall_clock_ms
 
 pytestmark = [
     pytest.mark.kip(447),
     pytest.mark.skipif(
         shutil.which("javac") is None or find_streams_jars() is None,
-        reason="needs javac and Kafka Streams: python -m benchmarks.jars",
+        reason="needs javac and Kafka Streams: python -m lab.benchmarks.jars",
     ),
 ]
 

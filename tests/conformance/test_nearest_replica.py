@@ -3,12 +3,15 @@ and on Apache Kafka."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from benchmarks.processes import KafkaMember
+from lab.benchmarks.apache_kafka import KafkaMember
 from tests.kafka import needs_kafka, three_members
 from trimtab import Admin, Cluster, Consumer, Producer
 from trimtab.client.fetcher.fetcher import Fetcher
@@ -41,7 +44,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     return bytes_of
 
 
-def read_in_a_rack(servers: str, rack: str) -> None:
+def read_in_a_rack(servers: str, rack: str, lose: Callable[[], object] = lambda: None) -> None:
+    """Read all records in their order; after the first, `lose` a broker."""
     with Admin(servers) as admin:
         admin.create_topic(TOPIC, assignment={0: [LEADER, 1, NEAREST]})
     with Producer(servers, acks="all") as producer:
@@ -58,6 +62,8 @@ def read_in_a_rack(servers: str, rack: str) -> None:
         while len(offsets) < COUNT:
             records = consumer.poll(30_000)
             assert records
+            if not offsets:
+                lose()
             offsets += [record.offset for record in records]
         assert offsets == list(range(COUNT))
 
@@ -76,6 +82,23 @@ def test_a_rack_without_a_replica_reads_from_the_leader(served: Counter[int]) ->
         read_in_a_rack(cluster.bootstrap_servers, "elsewhere")
     assert served[LEADER] >= COUNT * BYTES
     assert served[NEAREST] == 0
+
+
+def test_when_the_nearest_replica_dies_the_leader_is_read(served: Counter[int]) -> None:
+    config = {"replica.selector.class": SELECTOR}
+    with Cluster(brokers=3, racks=["r0", "r1", "r2"], config=config) as cluster:
+        read_in_a_rack(cluster.bootstrap_servers, "r2", lambda: cluster.kill_broker(NEAREST))
+    assert served[NEAREST] > 0
+    assert served[LEADER] > COUNT * BYTES / 2
+
+
+@needs_kafka
+def test_when_the_nearest_replica_dies_on_apache_kafka(served: Counter[int]) -> None:
+    with three_members(RackAwareMember) as members:
+        (nearest,) = members[NEAREST].pids
+        read_in_a_rack(members[0].address, "r2", lambda: os.kill(nearest, signal.SIGKILL))
+    assert served[NEAREST] > 0
+    assert served[LEADER] > COUNT * BYTES / 2
 
 
 @needs_kafka

@@ -13,8 +13,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from benchmarks.processes import answers_metadata, free_ports
+from lab.processes import answers_metadata, free_ports
 from trimtab import Admin, BrokerError, ErrorCode, Producer
+from trimtab.cluster.server.secret_file import read_or_make_secret, read_secret
 
 EXIT_SECONDS = 30
 LINE_SECONDS = 60
@@ -66,6 +67,8 @@ class Node:
 
 @contextmanager
 def started(directory: Path, name: str, *words: str) -> Iterator[Node]:
+    """A node that is given the secret of the directory's cluster."""
+    words = (*words, "--cluster-secret-file", str(directory / "cluster.secret"))
     node = Node(directory / f"{name}.log", words)
     try:
         yield node
@@ -102,7 +105,7 @@ def test_nodes_find_each_other_and_a_broker_hands_over_what_it_leads(tmp_path: P
         started(tmp_path, "broker-1", "broker", files[1]) as other,
     ):
         early.await_line("ignoring unknown option")
-        early.await_line("waiting for the controller")
+        early.await_line("waiting for the cluster's secret")
         with started(tmp_path, "one", "controller", controller_file(tmp_path, ports[2])) as one:
             assert one.stdout.readline() == f"ready 127.0.0.1:{ports[2]}\n"
             for broker, node in enumerate((early, other)):
@@ -164,7 +167,9 @@ def test_the_second_signal_ends_a_broker_at_once(tmp_path: Path) -> None:
 
 
 def test_a_broker_with_stop_at_eof_ends_with_its_standard_input(tmp_path: Path) -> None:
+    read_or_make_secret(str(tmp_path / "cluster.secret"))
     command = [sys.executable, "-m", "trimtab", "broker", "--id", "0", "--stop-at-eof"]
+    command += ["--cluster-secret-file", str(tmp_path / "cluster.secret")]
     done = subprocess.run(
         [*command, "--controller", f"127.0.0.1:{free_ports(1)[0]}", "--port", "0"],
         input="",
@@ -191,6 +196,43 @@ def test_missing_options_are_reported_in_one_line(words: tuple[str, ...], reason
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(reason)
     assert done.stderr.count("\n") == 1
+
+
+def test_a_broker_without_its_clusters_secret_does_not_join(tmp_path: Path) -> None:
+    """The controller's is in its own directory: it makes one for itself."""
+    data = tmp_path / "c"
+    controller = Node(tmp_path / "c.log", ("controller", "--port", "0", "--data", str(data)))
+    try:
+        address = controller.stdout.readline().split()[1]
+        words = ("broker", "--id", "0", "--controller", address, "--port", "0")
+        read_or_make_secret(str(tmp_path / "wrong"))
+        for given, reason in (
+            ((), "cannot read the cluster's secret"),
+            (("--cluster-secret-file", str(tmp_path / "wrong")), "is not controller of this"),
+        ):
+            done = subprocess.run(
+                [sys.executable, "-m", "trimtab", *words, *given],
+                capture_output=True,
+                text=True,
+                timeout=EXIT_SECONDS,
+                check=False,
+            )
+            assert (done.returncode, done.stdout) == (1, "")
+            assert reason in done.stderr
+            assert "--cluster-secret-file" in done.stderr
+        assert f"{address} is not controller of this cluster" in done.stderr
+        secret = str(data / "cluster.secret")
+        broker = Node(tmp_path / "b.log", (*words, "--cluster-secret-file", secret))
+        try:
+            assert broker.stdout.readline().startswith("ready ")
+            assert broker.end(signal.SIGTERM) == 0
+        finally:
+            broker.close()
+        assert controller.end(signal.SIGTERM) == 0
+        for log in ("c.log", "b.log"):
+            assert read_secret(secret) not in (tmp_path / log).read_text()
+    finally:
+        controller.close()
 
 
 def test_a_broker_is_refused_by_another_clusters_controller(tmp_path: Path) -> None:

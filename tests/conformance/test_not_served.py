@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from benchmarks.jars import (
+from lab.benchmarks.apache_kafka import run_java
+from lab.benchmarks.jars import (
     find_kafka_jars,
 )
-from benchmarks.processes import run_java
 from trimtab import Admin, Cluster
-from trimtab.broker.handlers.coordinators import find_coordinator
+from trimtab.cluster.broker.handlers.coordinators import find_coordinator
 
 # kafka-python uses a deprecated API to read its schemas.
 pytestmark = pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
@@ -39,7 +39,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         lookups[header.client_id] += 1
         return find_coordinator(groups, transactions, header, request)
 
-    monkeypatch.setattr("trimtab.broker.handlers.find_coordinator", counted)
+    monkeypatch.setattr("trimtab.cluster.broker.handlers.find_coordinator", counted)
     with Cluster(brokers=1) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topic("t", 1)
@@ -49,7 +49,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
 @pytest.mark.skipif(shutil.which("javac") is None, reason="needs javac")
 def test_java_reports_an_error_to_a_member_of_a_share_group(served: Served) -> None:
     if find_kafka_jars() is None:
-        pytest.skip("needs Apache Kafka: python -m benchmarks.jars")
+        pytest.skip("needs Apache Kafka: python -m lab.benchmarks.jars")
     said = run_java(str(SOURCE), served.servers, heap="128m", stderr=None)
     assert said.startswith("poll ")
     assert "UnsupportedVersionException" in said

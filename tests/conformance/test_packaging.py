@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -26,8 +25,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES = 4 << 20
 """Of a wheel."""
-IMPORT_MS = 5.0
-RUNS = 30
 HOT = "client/partitioner/murmur2_cy.py"
 """The module that a small tree has of those that are compiled."""
 
@@ -239,17 +236,6 @@ class Bare:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def cpu_ms(self, program: str) -> float:
-        """CPU time that Python takes for a program; the least of many runs."""
-
-        def once() -> float:
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            self.run("python", "-c", program)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-
-        return 1000 * min(once() for _ in range(RUNS))
-
 
 @pytest.fixture(scope="module", params=pythons())
 def bare(
@@ -303,13 +289,6 @@ def test_the_first_tests_of_the_plugins_guide_pass(bare: Bare) -> None:
     tests.write_text(first_program("docs/testing.md"), encoding="utf-8")
     said = bare.run(*("python", "-m", "pytest", "-q", "-W", "error", str(tests)))
     assert re.search(r"^2 passed in ", said, re.M), said
-
-
-@builds
-def test_trimtab_is_imported_within_5_ms(bare: Bare) -> None:
-    ms = bare.cpu_ms("import trimtab") - bare.cpu_ms("pass")
-    print(f"\nimport trimtab: {ms:.2f} ms")
-    assert ms <= IMPORT_MS
 
 
 def first_program(document: str) -> str:

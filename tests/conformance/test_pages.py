@@ -22,6 +22,7 @@ from trimtab.spark.session.java import find_java_home
         ("docs/start.md", 7),
         ("docs/partitioners.md", 1),
         ("docs/production.md", 2),
+        ("docs/balance.md", 5),
         ("docs/from-spark-connector.md", 1),
     ],
 )

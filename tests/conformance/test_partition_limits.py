@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from benchmarks.processes import call_java, run_java
+from lab.benchmarks.apache_kafka import call_java, run_java
 from tests.kafka import needs_kafka
 from trimtab import Admin, BrokerError, Cluster, ErrorCode, Producer
 

@@ -9,7 +9,7 @@ then, and the partition and number of records of each drained batch.
 
 DECISIONS is the number of the partitioner's choices to compare (1,000,000 take about three
 minutes); without it the run is small. Skipped without javac or kafka-clients
-(`python -m benchmarks.jars`).
+(`python -m lab.benchmarks.jars`).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.jars import find_client_jars, java_command
+from lab.benchmarks.jars import find_client_jars, java_command
 from trimtab.client.accumulator.java_accumulator_cy import JavaAccumulator
 from trimtab.client.partitioner.java import JavaOptions, JavaPartitioner
 from trimtab.client.partitioner.protocol import TopicLoad
 from trimtab.client.sender.node_record import NodeRecord
 from trimtab.client.topic_view import PartitionView, TopicView
-from trimtab.wire.compression import Compression
+from trimtab.kafka.wire.compression import Compression
 
 pytestmark = pytest.mark.skipif(
     shutil.which("java") is None or shutil.which("javac") is None or find_client_jars() is None,
-    reason="needs javac and kafka-clients 4.4.0: python -m benchmarks.jars",
+    reason="needs javac and kafka-clients 4.4.0: python -m lab.benchmarks.jars",
 )
 
 DECISIONS = int(os.environ.get("DECISIONS", "100000"))
@@ -337,7 +337,7 @@ class Scenario:
         """Drain the oldest batch of every partition that these nodes lead."""
         for partition in self._busy():
             if self._leaders[partition] in nodes:
-                batch = self._accumulator.take(self._topic.queues[partition])
+                batch = self._accumulator.take_batch(self._topic.queues[partition])
                 self._seen[partition] = self._load(partition)
                 self._mix(partition)
                 self._mix(batch.count)

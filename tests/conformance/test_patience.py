@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.hostile_clients import (
+from lab.benchmarks.hostile_clients import (
     PRODUCE_VERSION,
     BlockingConnection,
     Garblers,
@@ -27,12 +27,12 @@ from benchmarks.hostile_clients import (
     serves,
     write_produce,
 )
-from benchmarks.patience import SingleBroker, await_that, limit_files, read_values
+from lab.benchmarks.patience import SingleBroker, await_that, limit_files, read_values
 from trimtab import Admin, Consumer, Producer, TopicPartition
 from trimtab.client.accumulator.queues_cy import Delivery
-from trimtab.errors import ErrorCode
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
-from trimtab.wire.messages.metadata import MetadataRequest
+from trimtab.kafka.errors import ErrorCode
+from trimtab.kafka.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.kafka.wire.messages.metadata import MetadataRequest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits are set as on Linux")
 

@@ -19,13 +19,14 @@ from threading import Event
 
 import pytest
 
-from benchmarks.faults import FaultRates, FaultyCluster, draw_fault_rates
-from benchmarks.jars import find_kafka_jars
-from benchmarks.processes import ApacheKafka, Broker, Trimtab
+from lab.benchmarks.apache_kafka import ApacheKafka
+from lab.benchmarks.faults import FaultRates, FaultyCluster, draw_fault_rates
+from lab.benchmarks.jars import find_kafka_jars
+from lab.processes import Broker, Trimtab
 from tests.simulation.ledger import Ledger, RecordId, Tally, read_value, write_value
 from trimtab import Admin, Consumer, Producer, TopicPartition
-from trimtab.runtime.loop_thread import LoopThread
-from trimtab.system.clock import monotonic_clock
+from trimtab.threads.clock import monotonic_clock
+from trimtab.threads.loop_thread import LoopThread
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 KAFKA_ROUNDS = int(os.environ.get("KAFKA_ROUNDS", "0"))
@@ -151,7 +152,7 @@ def test_what_is_acknowledged_is_stored_once_in_order() -> None:
 @pytest.mark.kip(98)
 @pytest.mark.skipif(
     not KAFKA_ROUNDS or shutil.which("java") is None or find_kafka_jars() is None,
-    reason="needs KAFKA_ROUNDS, java and Apache Kafka's jars (python -m benchmarks.jars)",
+    reason="needs KAFKA_ROUNDS, java and Apache Kafka's jars (python -m lab.benchmarks.jars)",
 )
 def test_on_apache_kafka_too() -> None:
     run_rounds(ApacheKafka(), KAFKA_ROUNDS)

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.exactly_once import wait_for_markers
-from benchmarks.processes import ApacheKafka, run_java
+from lab.benchmarks.apache_kafka import ApacheKafka, run_java
+from lab.benchmarks.exactly_once import wait_for_markers
 from trimtab import Admin, TopicPartition
 
 TIMEOUT_S = 120

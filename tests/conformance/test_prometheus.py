@@ -21,7 +21,7 @@ import pytest
 
 pytest.importorskip("prometheus_client")
 
-from benchmarks.processes import free_neighbours, free_ports
+from lab.processes import free_neighbours, free_ports
 from trimtab import Admin, Consumer, Producer
 
 pytestmark = pytest.mark.skipif(
@@ -65,6 +65,7 @@ def node(directory: Path, name: str, *words: str) -> subprocess.Popen[str]:
         [
             *(sys.executable, "-m", "trimtab", *words, "--data", str(directory / name)),
             *("--log-file", str(directory / f"{name}.log"), "--no-fsync"),
+            *("--cluster-secret-file", str(directory / "cluster.secret")),
             *("--config", "default.replication.factor=3", "offsets.topic.num.partitions=3"),
         ],
         stdout=subprocess.PIPE,

@@ -12,7 +12,7 @@ from threading import Condition
 
 import pytest
 
-from benchmarks.processes import KafkaMember
+from lab.benchmarks.apache_kafka import KafkaMember
 from tests.kafka import three_members
 from trimtab import Admin, Delivery, Producer, TopicPartition
 

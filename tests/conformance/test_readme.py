@@ -24,7 +24,7 @@ IN_README, IN_GUIDE = read_blocks("README.md", "python"), read_blocks("docs/guid
 
 
 def test_the_documents_have_the_examples_that_are_tried_here() -> None:
-    assert (len(IN_README), len(IN_GUIDE)) == (2, 5)
+    assert (len(IN_README), len(IN_GUIDE)) == (2, 6)
     starts = [
         [block.split()[:3] for block in read_blocks(document, "sh")]
         for document in ("README.md", "docs/guide.md")
@@ -43,6 +43,7 @@ def test_the_documents_have_the_examples_that_are_tried_here() -> None:
         (IN_GUIDE[2], "not JSON: b'no JSON'"),
         (IN_GUIDE[3], "1000 bills, of 1000 orders"),
         (IN_GUIDE[4], "committed 0:0:0:billing-1"),
+        (IN_GUIDE[5], " s ago"),
     ],
 )
 def test_the_python_programs_run(code: str, shown: str, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import run_java
+from lab.benchmarks.apache_kafka import run_java
 from tests.kafka import needs_kafka
+from tests.moves import await_replicas
 from trimtab import Admin, Cluster, Producer
 from trimtab.cli import main
 
@@ -61,6 +62,12 @@ def lines(text: str) -> list[str]:
     ]
 
 
+def replicas_of(assignment: str) -> list[tuple[int, ...]]:
+    """Of each partition, in the tools' JSON."""
+    partitions = sorted(json.loads(assignment)["partitions"], key=lambda one: one["partition"])
+    return [tuple(one["replicas"]) for one in partitions]
+
+
 def test_each_tool_carries_out_cancels_and_verifies_what_the_other_has_begun(
     cluster: Cluster, admin: Admin, ours: Run, kafkas: Run, tmp_path: Path
 ) -> None:
@@ -93,22 +100,15 @@ def test_each_tool_carries_out_cancels_and_verifies_what_the_other_has_begun(
     assert lines(ours("--cancel", *file))[0] in lines(kafkas("--cancel", *file))
 
     executed = ours("--execute", *file)
-    while admin.list_reassignments():
-        pass
+    await_replicas(admin, "t", replicas_of(proposed[-1]))
     assert lines(ours("--verify", *file)) == lines(kafkas("--verify", *file))
     assert "is completed" in ours("--verify", *file)
-    assert all(
-        set(partition.replicas) <= {1, 2, 3}
-        for partition in admin.describe_topics(["t"])["t"].partitions
-    )
+    assert all(set(replicas) <= {1, 2, 3} for replicas in replicas_of(proposed[-1]))
     # Each tool executes the rollback that the other has printed.
-    plan.write_text(next(line for line in executed.splitlines() if line.startswith("{")))
+    rollback = next(line for line in executed.splitlines() if line.startswith("{"))
+    plan.write_text(rollback)
     assert "Successfully started" in kafkas("--execute", *file)
-    while admin.list_reassignments():
-        pass
+    await_replicas(admin, "t", replicas_of(rollback))
     plan.write_text(next(line for line in kafkas_own if line.startswith("{")))
     assert "Successfully started" in ours("--execute", *file)
-    while admin.list_reassignments():
-        pass
-    view = admin.describe_topics(["t"])["t"]
-    assert [partition.replicas for partition in view.partitions] == [(0, 1)] * 4
+    await_replicas(admin, "t", [(0, 1)] * 4)

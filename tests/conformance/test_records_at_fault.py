@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.jars import find_kafka_jars
-from benchmarks.processes import run_java
+from lab.benchmarks.apache_kafka import run_java
+from lab.benchmarks.jars import find_kafka_jars
 from trimtab import Admin, AsyncProducer, Cluster, Producer
-from trimtab.errors import BrokerError, ErrorCode, KafkaError
+from trimtab.kafka.errors import BrokerError, ErrorCode, KafkaError
 
 pytestmark = pytest.mark.kip(467)
 
@@ -75,7 +75,7 @@ def test_ours_reports_it_to_async_callers_too(servers: str) -> None:
 def test_java_blames_the_records_at_fault_alone(servers: str) -> None:
     jars = find_kafka_jars()
     if jars is None:
-        pytest.skip("needs kafka-clients: python -m benchmarks.jars")
+        pytest.skip("needs kafka-clients: python -m lab.benchmarks.jars")
     lines = run_java(str(SOURCE), servers, heap="128m", jars=jars, stderr=None).splitlines()
     assert ["InvalidRecordException" in line for line in lines] == AT_FAULT
     assert ["part of a batch" in line for line in lines] == [not each for each in AT_FAULT]

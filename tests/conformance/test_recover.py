@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,9 +12,9 @@ import pytest
 
 from trimtab import Admin, Cluster, Consumer, Producer, TopicPartition
 from trimtab.cli import main
-from trimtab.cli.cluster import open_data
-from trimtab.errors import CorruptData, UsageError
-from trimtab.wire.batch_cy import read_headers, restamp
+from trimtab.cli.cluster_up import open_data
+from trimtab.kafka.errors import CorruptData, UsageError
+from trimtab.kafka.wire.batch_cy import read_headers, restamp
 
 PARTITIONS = 4
 PATIENCE_S = 30
@@ -137,6 +138,9 @@ def test_an_old_copy_is_rejected_and_recover_adds_what_it_lacks(
     shown = capsys.readouterr().out
     assert "options, limits and empty topics are taken from the old copy" in shown
     assert (data / "controller.old-1").is_dir()
+    kept = [each / "cluster.secret" for each in (tmp_path / "copy", data / "controller")]
+    assert kept[0].read_text() == kept[1].read_text()
+    assert stat.S_IMODE(kept[1].stat().st_mode) == 0o600
     with Cluster(brokers=3, data=data) as cluster:
         check(cluster)
         with Admin(cluster.bootstrap_servers) as admin:

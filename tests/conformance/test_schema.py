@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from trimtab.wire.messages import APIS, OWN_APIS_FROM
-from trimtab.wire.messages.control_records import CONTROL_RECORDS
-from trimtab.wire.messages.delete_topics import DeleteTopicsRequest
-from trimtab.wire.messages.group_records import KEYS, VALUES
-from trimtab.wire.messages.metadata_records import RECORDS
-from trimtab.wire.messages.transaction_records import TransactionLogKey, TransactionLogValue
-from trimtab.wire.schema import Field, Schema, schema
-from trimtab.wire.types import MAX_INT16, NO_VERSIONS, ZERO_UUID, Versions
+from trimtab.kafka.wire.messages import APIS, OWN_APIS_FROM
+from trimtab.kafka.wire.messages.control_records import CONTROL_RECORDS
+from trimtab.kafka.wire.messages.delete_topics import DeleteTopicsRequest
+from trimtab.kafka.wire.messages.group_records import KEYS, VALUES
+from trimtab.kafka.wire.messages.metadata_records import RECORDS
+from trimtab.kafka.wire.messages.transaction_records import TransactionLogKey, TransactionLogValue
+from trimtab.kafka.wire.schema import Field, Schema, schema
+from trimtab.kafka.wire.types import MAX_INT16, NO_VERSIONS, ZERO_UUID, Versions
 
 VERSION = "4.3.0"
 CLIENTS_JAR = f"kafka-clients-{VERSION}.jar"

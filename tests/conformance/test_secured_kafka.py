@@ -16,15 +16,17 @@ from typing import Any
 
 import pytest
 
-from benchmarks.jars import find_kafka_jars
-from benchmarks.processes import ApacheKafka, free_ports, run_java
+from lab.benchmarks.apache_kafka import ApacheKafka, run_java
+from lab.benchmarks.jars import find_kafka_jars
+from lab.processes import free_ports
+from tests.token_endpoint import token_endpoint
 from trimtab import Admin, Consumer, Producer
-from trimtab.errors import AuthenticationFailed, KafkaError, UsageError
+from trimtab.kafka.errors import AuthenticationFailed, KafkaError, UsageError
 
 pytestmark = pytest.mark.skipif(
     shutil.which("java") is None or shutil.which("openssl") is None or find_kafka_jars() is None,
     reason="needs java, openssl and Apache Kafka's jars: TRIMTAB_KAFKA_JARS, or"
-    " python -m benchmarks.jars",
+    " python -m lab.benchmarks.jars",
 )
 
 PASSWORDS = {"alice": "alice's secret", "bob": "bob,s=secret"}
@@ -376,6 +378,51 @@ def test_oauthbearer(kafka: SecuredKafka) -> None:
     }
     travels(kafka.oauth, "oauth", **options)
     assert asked == 3  # once for each client, for any number of connections
+
+
+JAVAS = "org.apache.kafka.common.security.oauthbearer"
+MODULE = f"{JAVAS}.OAuthBearerLoginModule required"
+
+
+@pytest.mark.kip(255)
+def test_oauthbearer_by_an_unsecured_token(kafka: SecuredKafka) -> None:
+    travels(
+        kafka.oauth,
+        "oauth-unsecured",
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="OAUTHBEARER",
+        sasl_jaas_config=f'{MODULE} unsecuredLoginStringClaim_sub="alice";',
+    )
+
+
+@pytest.mark.kip(768)
+def test_oauthbearer_by_a_token_endpoint(kafka: SecuredKafka) -> None:
+    with token_endpoint(lambda before: (200, {"access_token": unsecured_token(60)})) as endpoint:
+        travels(
+            kafka.oauth,
+            "oauth-endpoint",
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="OAUTHBEARER",
+            sasl_login_callback_handler_class=f"{JAVAS}.secured.OAuthBearerLoginCallbackHandler",
+            sasl_oauthbearer_token_endpoint_url=endpoint.url,
+            sasl_jaas_config=f'{MODULE} clientId="id" clientSecret="secret" scope="kafka";',
+        )
+    assert len(endpoint.asked) == 3  # once for each client, for any number of connections
+
+
+@pytest.mark.kip(768)
+def test_a_token_endpoint_that_refuses(kafka: SecuredKafka) -> None:
+    with token_endpoint(lambda before: (401, {"error": "invalid_client"})) as endpoint:
+        for _, error in refusals(
+            kafka.oauth,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="OAUTHBEARER",
+            sasl_oauthbearer_token_endpoint_url=endpoint.url,
+            sasl_oauthbearer_client_credentials_client_id="id",
+            sasl_oauthbearer_client_credentials_client_secret="guess",
+        ):
+            assert isinstance(error, AuthenticationFailed)
+            assert f"{endpoint.url} answers with status 401: invalid_client" in str(error)
 
 
 def test_a_token_that_is_out_of_date(kafka: SecuredKafka) -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.processes import ApacheKafka, run_java
+from lab.benchmarks.apache_kafka import ApacheKafka, run_java
 from trimtab import Admin, Producer
 from trimtab.spark.load.log_segments import find_segments, read_headers
 from trimtab.spark.load.snapshots import take_snapshot

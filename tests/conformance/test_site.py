@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from trimtab.client.options import ADMIN, CONSUMER, PRODUCER
-from trimtab.config import BROKER, GROUP, TOPIC, OptionTable
-from trimtab.spark.options.names import SINK, SOURCE, SparkOption
+from trimtab.cluster.config import BROKER, GROUP, TOPIC
+from trimtab.kafka.options import Option, OptionTable
+from trimtab.spark.options.names import SINK, SOURCE
 from website.check import Links, find_broken_links, find_faults, main
 from website.pictures import FOLDER, PICTURES, draw
 
@@ -90,7 +91,7 @@ def test_no_link_of_the_site_is_broken(site: Path) -> None:
     ],
 )
 def test_every_option_has_an_entry(
-    site: Path, page: str, options: OptionTable | tuple[SparkOption, ...]
+    site: Path, page: str, options: OptionTable | tuple[Option, ...]
 ) -> None:
     text = (site / "reference" / page / "index.html").read_text(encoding="utf-8")
     assert [each.name for each in options if f"<code>{each.name}</code><a" not in text] == []

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.jars import (
+from lab.benchmarks.apache_kafka import run_java
+from lab.benchmarks.jars import (
     KAFKA_VERSION,
     OLD_CLIENT,
     find_client_jars,
     find_kafka_jars,
 )
-from benchmarks.processes import run_java
 from trimtab import Admin, Cluster, Consumer, Producer
 
 # kafka-python uses a deprecated API to read its schemas.
@@ -150,7 +150,7 @@ def test_aiokafka(servers: str) -> None:
 def test_java(servers: str, version: str) -> None:
     jars = find_kafka_jars() if version == KAFKA_VERSION else find_client_jars(version)
     if jars is None:
-        pytest.skip(f"needs kafka-clients {version}: python -m benchmarks.jars")
+        pytest.skip(f"needs kafka-clients {version}: python -m lab.benchmarks.jars")
     words = (servers, TOPIC, str(PARTITIONS), str(TOTAL))
     read = run_java(str(SOURCE), *words, heap="128m", jars=jars, stderr=None)
     check([int(line) for line in read.split()])

@@ -1,7 +1,7 @@
 """What `format("trimtab")` reads beside Spark's own Kafka connector, option by topic.
 
 Skipped without Java; the first run fetches Apache Kafka's and the connector's jars. The matrix is
-`benchmarks/parity.py`, in a process of its own: the connector's jars must be there when Spark
+`lab/benchmarks/parity.py`, in a process of its own: the connector's jars must be there when Spark
 starts.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.jars import RivalMissing, connector_jars, find_java, kafka_jars
+from lab.benchmarks.jars import RivalMissing, connector_jars, find_java, kafka_jars
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 900
@@ -29,7 +29,7 @@ def test_no_case_differs_but_those_that_the_guide_lists() -> None:
     except RivalMissing as missing:
         pytest.skip(str(missing))
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.parity"],
+        [sys.executable, "-m", "lab.benchmarks.parity"],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         capture_output=True,

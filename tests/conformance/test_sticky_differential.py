@@ -17,18 +17,18 @@ from random import Random
 
 import pytest
 
-from benchmarks.jars import OLD_CLIENT, find_client_jars, java_command
+from lab.benchmarks.jars import OLD_CLIENT, find_client_jars, java_command
 from tests.unit.client.conftest import view_of
 from trimtab import Admin, Cluster
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.partitioner.sticky import StickyPartitioner
-from trimtab.wire.compression import Compression
+from trimtab.kafka.wire.compression import Compression
 
 pytestmark = [
     pytest.mark.kip(480),
     pytest.mark.skipif(
         shutil.which("javac") is None or find_client_jars(OLD_CLIENT) is None,
-        reason=f"needs javac and kafka-clients {OLD_CLIENT}: python -m benchmarks.jars",
+        reason=f"needs javac and kafka-clients {OLD_CLIENT}: python -m lab.benchmarks.jars",
     ),
 ]
 

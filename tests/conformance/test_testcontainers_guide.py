@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import free_ports
+from lab.processes import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs/testcontainers.md").read_text()

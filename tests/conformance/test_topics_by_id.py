@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.processes import ApacheKafka
+from lab.benchmarks.apache_kafka import ApacheKafka
 from trimtab import (
     Admin,
     BrokerError,

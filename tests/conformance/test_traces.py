@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import free_ports
+from lab.processes import free_ports
+from trimtab.cluster.server.secret_file import read_or_make_secret
 
 EXIT_SECONDS = 60
 SITES = {
@@ -64,6 +65,9 @@ def test_a_node_that_is_ended_while_it_starts_leaves_no_temporary_data(
     if site == "broker":
         (nobody,) = free_ports(1)
         words += ("--controller", f"127.0.0.1:{nobody}")
+        secret = tmp_path / "cluster.secret"
+        read_or_make_secret(str(secret))
+        words += ("--cluster-secret-file", str(secret))
     with started(tmp_path / "tmp", *words) as process:
         while process.poll() is None and not list((tmp_path / "tmp").iterdir()):
             pass

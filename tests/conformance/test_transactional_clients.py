@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.jars import KAFKA_VERSION, OLD_CLIENT, find_client_jars, find_kafka_jars
-from benchmarks.processes import call_java, run_java
+from lab.benchmarks.apache_kafka import call_java, run_java
+from lab.benchmarks.jars import KAFKA_VERSION, OLD_CLIENT, find_client_jars, find_kafka_jars
 from trimtab import Admin, Cluster, Consumer, Producer, TopicPartition
 from trimtab.cli import main
 
@@ -23,8 +23,13 @@ needs_java = pytest.mark.skipif(shutil.which("javac") is None, reason="needs jav
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[str]:
-    with Cluster(brokers=3) as cluster:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def servers(data: Path) -> Iterator[str]:
+    with Cluster(brokers=3, data=data) as cluster:
         yield cluster.bootstrap_servers
 
 
@@ -144,7 +149,7 @@ def test_java(servers: str, topic: str, version: str) -> None:
     )
     jars = find()
     if jars is None:
-        pytest.skip(f"needs kafka-clients {version}: python -m benchmarks.jars")
+        pytest.skip(f"needs kafka-clients {version}: python -m lab.benchmarks.jars")
     said = run_java(
         str(SOURCE), servers, topic, f"{topic}-copy", heap="128m", jars=jars, stderr=None
     )
@@ -153,19 +158,20 @@ def test_java(servers: str, topic: str, version: str) -> None:
 
 @needs_java
 def test_kafkas_tool_finds_and_aborts_a_transaction_as_ours_does(
-    servers: str, topic: str, capsys: pytest.CaptureFixture[str]
+    servers: str, topic: str, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if find_kafka_jars() is None:
-        pytest.skip("needs Apache Kafka: python -m benchmarks.jars")
+        pytest.skip("needs Apache Kafka: python -m lab.benchmarks.jars")
 
     def ask(*words: str, duration: int | None = None) -> list[list[str]]:
         """What Kafka's tool prints, and ours, too; but for a duration in the given column."""
         tool = "org.apache.kafka.tools.TransactionsCommand"
-        words = ("--bootstrap-server", servers, *words)
+        login = ("--command-config", str(data / "controller" / "cluster.secret"))
+        words = ("--bootstrap-server", servers, *login, *words)
         done = call_java(tool, *words, heap="128m", level="off", stderr=None)
         assert done.returncode == 0, done.stdout
         rows = sorted(line.split("\t") for line in done.stdout.splitlines())
-        if words[2] != "abort":
+        if words[4] != "abort":
             assert main(["transactions", *words]) == 0
             ours = sorted(line.split("\t") for line in capsys.readouterr().out.splitlines())
             if duration is not None:

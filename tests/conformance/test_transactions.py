@@ -19,14 +19,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.processes import ApacheKafka
+from lab.benchmarks.apache_kafka import ApacheKafka
 from tests.kafka import transaction_version
 from trimtab import Admin, Cluster, ErrorCode, Producer, TopicPartition
 from trimtab.client.group_offsets import ConsumerGroup
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.options import Options
 from trimtab.client.options import PRODUCER
-from trimtab.errors import BrokerError, TransactionError, UsageError
+from trimtab.kafka.errors import BrokerError, TransactionError, UsageError
 
 PARTITIONS = 3
 END = b"end"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.processes import ApacheKafka
+from lab.benchmarks.apache_kafka import ApacheKafka
 from trimtab import Admin, Cluster, Consumer, Producer
 from trimtab.client.group_offsets import OffsetAndMetadata
-from trimtab.errors import LogTruncation
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import LogTruncation
+from trimtab.kafka.records import TopicPartition
 
 pytestmark = pytest.mark.kip(320)
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.exactly_once import TwoPhaseKafka, wait_for_markers
+from lab.benchmarks.exactly_once import TwoPhaseKafka, wait_for_markers
 from tests.kafka import transaction_version
 from trimtab import Admin, Cluster, Consumer, ErrorCode, Producer, TopicPartition
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
-from trimtab.errors import BrokerError, TransactionError
+from trimtab.kafka.errors import BrokerError, TransactionError
 
 
 @pytest.fixture(

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.processes import free_ports
+from lab.processes import free_ports
 from trimtab import Admin, Consumer, Producer
-from trimtab.errors import KafkaError
+from trimtab.kafka.errors import KafkaError
 
 PLACES = {
     "no listener": "127.0.0.1:{port}",

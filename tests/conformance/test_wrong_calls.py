@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from trimtab import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Cluster, Consumer, Producer
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 from trimtab.pytest.faults import Faults
-from trimtab.pytest.reading import TopicReader, expect_records, read_records
+from trimtab.pytest.reading import ReadRecords, TopicReader, expect_records
 from trimtab.pytest.virtual import VirtualKafka
 from trimtab.sim.world import World
 
@@ -131,7 +131,7 @@ BLOCKING = [
     Call("kafka_records(topic, timeout_s=1)", "kafka_records(topic, timeout=1)", "'timeout'"),
     Call("assert_produces(topic, [b'x'])", "assert_produces(topic, value=b'x')", "'value'"),
     Call("assert_produces(topic, count=1)", 'assert_produces(topic, count="1")', "count='1'"),
-    Call("virtual_kafka.partition(0)", 'virtual_kafka.partition("0")', "broker='0'"),
+    Call("virtual_kafka.isolate(0)", 'virtual_kafka.isolate("0")', "broker='0'"),
     Call("virtual_kafka.slow(0, 5)", "virtual_kafka.slow(0, delay_ms=5)", "'delay_ms'"),
 ]
 """In the order in which the right ones run."""
@@ -287,7 +287,7 @@ def names(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[dict[str
         opened.callback(kafka.close)
         kafka.start_all()
         faults = Faults(cluster)
-        opened.callback(faults.end)
+        opened.callback(faults.end_faults)
         reader = TopicReader(servers)
         opened.callback(reader.close)
         yield {
@@ -300,7 +300,7 @@ def names(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[dict[str
             "admin": admin,
             "kafka_cluster": cluster,
             "kafka_faults": faults,
-            "kafka_records": partial(read_records, reader),
+            "kafka_records": ReadRecords(reader),
             "assert_produces": partial(expect_records, reader),
             "virtual_kafka": kafka,
         }

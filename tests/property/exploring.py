@@ -42,7 +42,7 @@ class World(Protocol):
 W = TypeVar("W", bound=World)
 T = TypeVar("T")
 
-_OWNED = ("trimtab.coordinator.", "tests.")
+_OWNED = ("trimtab.cluster.coordinator.", "tests.")
 """The modules whose objects change, but for enumerations and named tuples."""
 _CONTAINERS = (dict, list, set, count, MethodType)
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.coordinator.scene import FixedTopics
-from trimtab.coordinator.assignors import ASSIGNORS, Subscriber, assign_ranges, uniform
-from trimtab.coordinator.topics import PartitionKey, Topic
+from tests.unit.cluster.coordinator.scene import FixedTopics
+from trimtab.cluster.coordinator.assignors import ASSIGNORS, Subscriber, assign_ranges, uniform
+from trimtab.cluster.coordinator.topics import PartitionKey, Topic
 
 pytestmark = pytest.mark.kip(848)
 

@@ -17,11 +17,11 @@ from crc32c import crc32c
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trimtab.errors import CorruptData
-from trimtab.records import Record
-from trimtab.wire import batch_cy
-from trimtab.wire.batch_header import HEADER_BYTES
-from trimtab.wire.compression import Compression, compress, decompress
+from trimtab.kafka.errors import CorruptData
+from trimtab.kafka.records import Record
+from trimtab.kafka.wire import batch_cy
+from trimtab.kafka.wire.batch_header import HEADER_BYTES
+from trimtab.kafka.wire.compression import Compression, compress, decompress
 
 LIMIT = 1 << 20
 
@@ -41,12 +41,12 @@ codecs = st.sampled_from(Compression)
 
 @pytest.fixture(scope="session")
 def building(in_form: Callable[[str], ModuleType]) -> ModuleType:
-    return in_form("trimtab.wire.batch_cy")
+    return in_form("trimtab.kafka.wire.batch_cy")
 
 
 @pytest.fixture(scope="session")
 def reading(in_form: Callable[[str], ModuleType]) -> ModuleType:
-    return in_form("trimtab.wire.batch_cy")
+    return in_form("trimtab.kafka.wire.batch_cy")
 
 
 def build(building: ModuleType, records: list[Any], codec: int, base_offset: int = 0) -> bytearray:
@@ -161,7 +161,9 @@ def read_both_ways(reading: ModuleType, data: bytes) -> object:
 
 
 def check_both_forms(in_form: Callable[[str], ModuleType], data: bytes) -> None:
-    assert read_both_ways(in_form("trimtab.wire.batch_cy"), data) == read_both_ways(batch_cy, data)
+    assert read_both_ways(in_form("trimtab.kafka.wire.batch_cy"), data) == read_both_ways(
+        batch_cy, data
+    )
 
 
 @settings(max_examples=150)

@@ -1,8 +1,7 @@
 """The assignors of classic groups: whole, balanced, sticky, near, and the same in any order.
 
-Most of it is in `trimtab.client.group.assignors.levels` and
-`trimtab.client.group.assignors.rack_rings` for numbers of partitions, and in
-`trimtab.balance.load_levels` for bytes/s.
+Most of it is in `trimtab.balance.count_levels` and `trimtab.balance.rack_rings` for numbers of
+partitions, and in `trimtab.balance.load_levels` for bytes/s.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from trimtab.balance.load_levels import _Shares, level_load
 from trimtab.client.group.assignors.factory import ASSIGNORS
 from trimtab.client.group.assignors.ownership import find_owners
 from trimtab.client.group.assignors.protocol import Assignment, Subscriber, Topic
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.consumer_protocol import ConsumerProtocolSubscription
-from trimtab.wire.messages.consumer_protocol import TopicPartition as Owned
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.consumer_protocol import ConsumerProtocolSubscription
+from trimtab.kafka.wire.messages.consumer_protocol import TopicPartition as Owned
 
 NAMES = ("a", "b", "c", "d")
 RACKS = ("x", "y", "z")

@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 from tests.property.exploring import Settling, Violation, explore
-from tests.unit.coordinator.scene import GROUP, Scene, topic_id
-from trimtab.coordinator.consumer_group import ConsumerGroup
-from trimtab.coordinator.consumer_member import ConsumerMember, MemberState
-from trimtab.coordinator.effects import Now
-from trimtab.coordinator.recorded_group import GroupState
-from trimtab.errors import ErrorCode
+from tests.unit.cluster.coordinator.scene import GROUP, Scene, topic_id
+from trimtab.cluster.coordinator.consumer_group import ConsumerGroup
+from trimtab.cluster.coordinator.consumer_member import ConsumerMember, MemberState
+from trimtab.cluster.coordinator.effects import Now
+from trimtab.cluster.coordinator.recorded_group import GroupState
+from trimtab.kafka.errors import ErrorCode
 
 pytestmark = pytest.mark.kip(848)
 

@@ -21,19 +21,19 @@ from typing import NamedTuple
 import pytest
 
 from tests.steps import finish
-from trimtab.controller.journal import DIRECTORY as JOURNAL
-from trimtab.controller.journal import Journal
-from trimtab.errors import CorruptData, KafkaError, UsageError
-from trimtab.metadata.image import ClusterImage
-from trimtab.records import TopicPartition
+from trimtab.cluster.controller.journal import DIRECTORY as JOURNAL
+from trimtab.cluster.controller.journal import Journal
+from trimtab.cluster.metadata.image import ClusterImage
+from trimtab.cluster.storage.log import Log
+from trimtab.cluster.storage.log_config import LogConfig
+from trimtab.cluster.storage.log_directory import LogDirectory
+from trimtab.cluster.storage.stored_records import StoredRecords
+from trimtab.kafka.errors import CorruptData, KafkaError, UsageError
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.batch_cy import BatchBuilder, read_headers, verify
+from trimtab.kafka.wire.compression import Compression
+from trimtab.kafka.wire.messages.metadata_records import TopicRecord
 from trimtab.sim.disk import VirtualDisk
-from trimtab.storage.log import Log
-from trimtab.storage.log_config import LogConfig
-from trimtab.storage.log_directory import LogDirectory
-from trimtab.storage.stored_records import StoredRecords
-from trimtab.wire.batch_cy import BatchBuilder, read_headers, verify
-from trimtab.wire.compression import Compression
-from trimtab.wire.messages.metadata_records import TopicRecord
 
 DAMAGES = int(os.environ.get("DAMAGES", "300"))
 SHARE_OF_JOURNALS = 10
@@ -94,7 +94,7 @@ def topic_id(key: TopicPartition) -> bytes:
 
 
 def open_directory(disk: VirtualDisk) -> LogDirectory:
-    return LogDirectory.open(
+    return LogDirectory(
         disk, node_id=NODE, cluster_id=CLUSTER, now_ms=lambda: NOW_MS, random=Random(1)
     )
 
@@ -364,7 +364,7 @@ def test_every_loss_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 async def write_journal() -> tuple[Files, list[int]]:
     """A journal of two snapshots and several files, and its end offset after each decision."""
     disk = VirtualDisk()
-    journal = Journal.open(disk, 3000, lambda: NOW_MS, snapshot_bytes=2000)
+    journal = Journal(disk, 3000, lambda: NOW_MS, snapshot_bytes=2000)
     ends = [0]
     for number in range(60):
         topic = TopicRecord(name=f"t{number}", topic_id=number.to_bytes(16, "big"))
@@ -401,7 +401,7 @@ def test_a_damaged_journal_is_refused_or_ends_where_a_crash_may_have_torn_it(
 def look_at_journal(path: str, how: str, files: Files, ends: list[int]) -> str:
     disk = disk_with(files)
     try:
-        journal = Journal.open(disk, 3000, lambda: NOW_MS, snapshot_bytes=2000)
+        journal = Journal(disk, 3000, lambda: NOW_MS, snapshot_bytes=2000)
     except CorruptData as error:
         return "refused" if {JOURNAL, "restore"} <= {*re.split("[/ :]", str(error))} else "unclear"
     assert journal.end_offset in ends
@@ -422,5 +422,5 @@ def look_at_journal(path: str, how: str, files: Files, ends: list[int]) -> str:
         await journal.close()
 
     asyncio.run(go_on())
-    assert "more" in Journal.open(disk, 3000, lambda: NOW_MS, snapshot_bytes=2000).image.topics
+    assert "more" in Journal(disk, 3000, lambda: NOW_MS, snapshot_bytes=2000).image.topics
     return f"{lost} decisions cut off" if lost else "whole"

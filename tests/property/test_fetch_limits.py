@@ -1,5 +1,5 @@
 """A response filled by the budget of a fetch keeps the promises of KIP-74 for all limits and all
-sizes of batches (`trimtab.wire.fetch_limits`)."""
+sizes of batches (`trimtab.kafka.wire.fetch_limits`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.wire.fetch_limits import FetchBudget
+from trimtab.kafka.wire.fetch_limits import FetchBudget
 
 LIMITS = st.one_of(st.integers(0, 400), st.just(2**31 - 1))
 # The sizes of a partition's batches, and the limit that the request sets for it.

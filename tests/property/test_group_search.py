@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from tests.property.exploring import Settling, Violation, explore
-from tests.unit.coordinator.scene import GROUP, Scene
-from trimtab.coordinator.classic_group import ClassicGroup, Phase
-from trimtab.coordinator.effects import Now
-from trimtab.errors import ErrorCode
+from tests.unit.cluster.coordinator.scene import GROUP, Scene
+from trimtab.cluster.coordinator.classic_group import ClassicGroup, Phase
+from trimtab.cluster.coordinator.effects import Now
+from trimtab.kafka.errors import ErrorCode
 
 STATES = int(os.environ.get("GROUP_STATES", "1500"))
 CLIENTS = 3

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.steps import finish
-from tests.unit.storage.logs import in_memory
+from tests.unit.cluster.storage.logs import in_memory
+from trimtab.cluster.storage.log import Log
+from trimtab.cluster.storage.log_changes import LogChanges
+from trimtab.cluster.storage.log_config import LogConfig
+from trimtab.cluster.storage.log_directory import LogDirectory
+from trimtab.cluster.storage.producer_state import ACCEPTED
+from trimtab.cluster.storage.storage import StorageError
+from trimtab.kafka.wire.batch_cy import BatchBuilder, read_headers, read_records, restamp, verify
 from trimtab.sim.disk import VirtualDisk
-from trimtab.storage.log import Log
-from trimtab.storage.log_changes import LogChanges
-from trimtab.storage.log_config import LogConfig
-from trimtab.storage.log_directory import LogDirectory
-from trimtab.storage.producer_state import ACCEPTED
-from trimtab.storage.storage import StorageError
-from trimtab.wire.batch_cy import BatchBuilder, read_headers, read_records, restamp, verify
 
 DIRECTORY = "flights-0"
 PRODUCER = 9
@@ -52,7 +52,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self.open(clean=False)
 
     def open(self, clean: bool) -> None:
-        self.log = Log.open(
+        self.log = Log(
             self.disk,
             DIRECTORY,
             self.config,
@@ -84,10 +84,10 @@ class LogAgainstList(RuleBasedStateMachine):
             )
         )
         headers = read_headers(data)
-        assert self.log.producers.check(headers[0]) is ACCEPTED
+        assert self.log.producers.check_batch(headers[0]) is ACCEPTED
         info = self.log.append(data, 0, headers)
-        assert (info.first_offset, info.last_offset) == (first, self.end - 1)
-        duplicate = self.log.producers.check(headers[0]).duplicate
+        assert (info.base_offset, info.next_offset) == (first, self.end)
+        duplicate = self.log.producers.check_batch(headers[0]).duplicate
         assert duplicate is not None
         assert duplicate.first_offset == first
         self.batches.append(first)
@@ -205,7 +205,7 @@ class FollowerAgainstList(RuleBasedStateMachine):
         self.open(clean=False)
 
     def open(self, clean: bool) -> None:
-        self.log = Log.open(
+        self.log = Log(
             self.disk,
             DIRECTORY,
             self.config,
@@ -253,7 +253,7 @@ class FollowerAgainstList(RuleBasedStateMachine):
     def begin_epoch(self) -> None:
         self.epoch += 1
         self.log.begin_epoch(self.epoch)
-        assert self.log.latest_epoch == self.epoch
+        assert self.log.epochs.latest == self.epoch
         assert self.log.end_of_epoch(self.epoch) == (self.epoch, self.log.log_end_offset)
 
     @rule(portion=st.floats(0, 1))
@@ -347,8 +347,8 @@ class FollowerAgainstList(RuleBasedStateMachine):
                 for epoch in range(before.epoch, after.epoch):
                     assert before.last < self.log.end_of_epoch(epoch).end_offset <= after.base
         if self.batches:
-            assert self.log.latest_epoch >= self.batches[-1].epoch
-        for older, newer in pairwise(self.log.leader_epochs):
+            assert self.log.epochs.latest >= self.batches[-1].epoch
+        for older, newer in pairwise(self.log.epochs.entries):
             assert older.epoch < newer.epoch
             assert older.start_offset < newer.start_offset
 
@@ -387,7 +387,7 @@ class CompactedAgainstDict(RuleBasedStateMachine):
         self.open()
 
     def open(self) -> None:
-        self.directory = LogDirectory.open(
+        self.directory = LogDirectory(
             self.disk, node_id=1, cluster_id="c", now_ms=lambda: self.now, random=Random(1)
         )
         self.directory.cleaner.dedupe_buffer_bytes = self.buffer

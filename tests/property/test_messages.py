@@ -1,18 +1,22 @@
 """Every message in every version is decoded as it was encoded; arbitrary bytes break no decoder.
 
-The messages are those of `APIS`, among them those of `trimtab.wire.messages.allocate_producer_ids`,
-`trimtab.wire.messages.alter_configs`, `trimtab.wire.messages.alter_partition`,
-`trimtab.wire.messages.alter_partition_reassignments`,
-`trimtab.wire.messages.alter_replica_log_dirs`, `trimtab.wire.messages.broker_heartbeat`,
-`trimtab.wire.messages.broker_registration`, `trimtab.wire.messages.create_acls`,
-`trimtab.wire.messages.create_partitions`, `trimtab.wire.messages.delete_acls`,
-`trimtab.wire.messages.delete_records`, `trimtab.wire.messages.describe_acls`,
-`trimtab.wire.messages.describe_log_dirs`, `trimtab.wire.messages.describe_producers`,
-`trimtab.wire.messages.describe_quorum`, `trimtab.wire.messages.describe_topic_partitions`,
-`trimtab.wire.messages.elect_leaders`, `trimtab.wire.messages.fetch_snapshot`,
-`trimtab.wire.messages.incremental_alter_configs`, `trimtab.wire.messages.list_config_resources`,
-`trimtab.wire.messages.list_partition_reassignments`,
-`trimtab.wire.messages.offset_for_leader_epoch`, `trimtab.wire.messages.unregister_broker`.
+The messages are those of `APIS`, among them those of
+`trimtab.kafka.wire.messages.allocate_producer_ids`, `trimtab.kafka.wire.messages.alter_configs`,
+`trimtab.kafka.wire.messages.alter_partition`,
+`trimtab.kafka.wire.messages.alter_partition_reassignments`,
+`trimtab.kafka.wire.messages.alter_replica_log_dirs`,
+`trimtab.kafka.wire.messages.broker_heartbeat`, `trimtab.kafka.wire.messages.broker_registration`,
+`trimtab.kafka.wire.messages.create_acls`, `trimtab.kafka.wire.messages.create_partitions`,
+`trimtab.kafka.wire.messages.delete_acls`, `trimtab.kafka.wire.messages.delete_records`,
+`trimtab.kafka.wire.messages.describe_acls`, `trimtab.kafka.wire.messages.describe_log_dirs`,
+`trimtab.kafka.wire.messages.describe_producers`, `trimtab.kafka.wire.messages.describe_quorum`,
+`trimtab.kafka.wire.messages.describe_topic_partitions`,
+`trimtab.kafka.wire.messages.elect_leaders`, `trimtab.kafka.wire.messages.fetch_snapshot`,
+`trimtab.kafka.wire.messages.incremental_alter_configs`,
+`trimtab.kafka.wire.messages.list_config_resources`,
+`trimtab.kafka.wire.messages.list_partition_reassignments`,
+`trimtab.kafka.wire.messages.offset_for_leader_epoch`,
+`trimtab.kafka.wire.messages.unregister_broker`.
 """
 
 from __future__ import annotations
@@ -26,24 +30,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.steps import finish
-from trimtab.errors import CorruptData
-from trimtab.wire.codec import (
+from trimtab.kafka.errors import CorruptData
+from trimtab.kafka.wire.codec import (
     decode,
     decode_in_turns,
     encode,
     encode_parts,
     encode_parts_in_turns,
 )
-from trimtab.wire.messages import APIS
-from trimtab.wire.messages.control_records import (
+from trimtab.kafka.wire.messages import APIS
+from trimtab.kafka.wire.messages.control_records import (
     CONTROL_RECORDS,
     decode_control_record,
     encode_control_key,
     encode_control_record,
 )
-from trimtab.wire.messages.metadata_records import RECORDS, decode_record, encode_record
-from trimtab.wire.schema import Field, Schema, schema
-from trimtab.wire.types import WireType
+from trimtab.kafka.wire.messages.metadata_records import RECORDS, decode_record, encode_record
+from trimtab.kafka.wire.schema import Field, Schema, schema
+from trimtab.kafka.wire.types import WireType
 
 MESSAGES: list[type] = [
     *(cls for api in APIS.values() for cls in (api.request, api.response)),

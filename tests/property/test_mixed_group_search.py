@@ -18,20 +18,23 @@ import pytest
 
 from tests.property.exploring import Settling, Violation, explore
 from tests.property.test_consumer_group_search import Client
-from tests.unit.coordinator.scene import GROUP, Scene, topic_id
-from tests.unit.coordinator.test_mixed_group import assignment, read, subscription
-from trimtab.coordinator import group_shard, mixed_group
-from trimtab.coordinator.classic_group import ClassicGroup, Phase
-from trimtab.coordinator.consumer_group import ConsumerGroup
-from trimtab.coordinator.effects import Now
-from trimtab.coordinator.group_shard import GroupShard
-from trimtab.coordinator.mixed_group import MixedGroup
-from trimtab.coordinator.recorded_group import GroupState
-from trimtab.coordinator.topics import PartitionKey, Topics
-from trimtab.errors import ErrorCode
-from trimtab.wire.messages.consumer_protocol import ConsumerProtocolSubscription, decode_embedded
-from trimtab.wire.messages.group_records import GroupMetadataValue
-from trimtab.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tests.unit.cluster.coordinator.scene import GROUP, Scene, topic_id
+from tests.unit.cluster.coordinator.test_mixed_group import assignment, read, subscription
+from trimtab.cluster.coordinator import group_shard, mixed_group
+from trimtab.cluster.coordinator.classic_group import ClassicGroup, Phase
+from trimtab.cluster.coordinator.consumer_group import ConsumerGroup
+from trimtab.cluster.coordinator.effects import Now
+from trimtab.cluster.coordinator.group_shard import GroupShard
+from trimtab.cluster.coordinator.mixed_group import MixedGroup
+from trimtab.cluster.coordinator.recorded_group import GroupState
+from trimtab.cluster.coordinator.topics import PartitionKey, Topics
+from trimtab.kafka.errors import ErrorCode
+from trimtab.kafka.wire.messages.consumer_protocol import (
+    ConsumerProtocolSubscription,
+    decode_embedded,
+)
+from trimtab.kafka.wire.messages.group_records import GroupMetadataValue
+from trimtab.kafka.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 pytestmark = pytest.mark.kip(848)
 

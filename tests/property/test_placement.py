@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.balance.limits import Allowance, PartitionLimits
-from trimtab.balance.placement import NoRoom, Room, count_placeable, place
-from trimtab.config import LONG_MAX
-from trimtab.controller.topics import decide_create
-from trimtab.metadata.image import BrokerRegistration, ClusterImage, register_broker_record
-from trimtab.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from trimtab.balance.placement import NoRoom, PlacementGoal, Room, count_placeable, place
+from trimtab.cluster.controller.topics import decide_create
+from trimtab.cluster.metadata.image import BrokerRegistration, ClusterImage, register_broker_record
+from trimtab.kafka.options import LONG_MAX
+from trimtab.kafka.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 
 NUMBERS = st.one_of(
     st.integers(-3, 12), st.sampled_from([-LONG_MAX, -1000, 100, 1000, LONG_MAX, 2**80])
@@ -40,24 +40,32 @@ def is_small(rooms: list[Room], partitions: int, factor: int) -> bool:
 
 
 @settings(max_examples=500)
-@given(rooms=BROKERS, partitions=COUNTS, factor=FACTORS, seed=st.integers(0, 99))
-def test_placement_ends(rooms: list[Room], partitions: int, factor: int, seed: int) -> None:
+@given(
+    rooms=BROKERS,
+    partitions=COUNTS,
+    factor=FACTORS,
+    seed=st.integers(0, 99),
+    goal=st.sampled_from(PlacementGoal),
+)
+def test_placement_ends(
+    rooms: list[Room], partitions: int, factor: int, seed: int, goal: PlacementGoal
+) -> None:
     most = count_placeable(rooms, partitions, factor)
     if not is_small(rooms, partitions, factor):
         return
     ids = Counter(room.id for room in rooms)
     if partitions < 1 or factor < 1 or max(ids.values(), default=0) > 1:
         with pytest.raises(ValueError, match=r"place at least one|given twice"):
-            place(rooms, partitions, factor, Random(seed))
+            place(rooms, partitions, factor, Random(seed), goal)
         return
     if most < partitions:
         with pytest.raises(NoRoom) as refusal:
-            place(rooms, partitions, factor, Random(seed))
+            place(rooms, partitions, factor, Random(seed), goal)
         assert refusal.value.most == most
         partitions = most
         if most == 0:
             return
-    placed = place(rooms, partitions, factor, Random(seed))
+    placed = place(rooms, partitions, factor, Random(seed), goal)
     assert len(placed) == partitions
     free = {room.id: room.free for room in rooms}
     taken = Counter(broker for replicas in placed for broker in replicas)

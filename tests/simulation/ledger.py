@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from trimtab.client.accumulator.queues_cy import Delivery
-from trimtab.records import Record, RecordMetadata
+from trimtab.kafka.records import Record, RecordMetadata
 
 RecordId = tuple[int, int]
 """Number of the task or thread that sent the record, and of the record among those it sent."""

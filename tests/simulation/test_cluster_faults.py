@@ -1,11 +1,11 @@
 """A whole cluster under faults, in virtual time: no acknowledged record is lost.
 
-Each seed is another run of `trimtab.sim.reliability` (`trimtab.sim.runs` runs many). It has a
-`trimtab.sim.virtual_cluster`, the senders and readers of `trimtab.sim.workload`, a group of
-`trimtab.sim.members` (`test_group_faults`), the topics of
-`trimtab.sim.topic_kinds`, the faults of `trimtab.sim.faults` and `trimtab.sim.fault_chains` within
-the limits of `trimtab.sim.losses`, and the checks of `trimtab.sim.checkers`, which use
-`trimtab.sim.histories`. `make sim SEEDS=10000 JOBS=2` runs more seeds, and `make sim SEED=n`
+Each seed is another run of `lab.reliability.simulation` (`lab.reliability.runs` runs many). It has
+a `trimtab.sim.virtual_cluster`, the senders and readers of `lab.reliability.workload`, a group of
+`lab.reliability.members` (`test_group_faults`), the topics of `lab.reliability.topic_kinds`, the
+faults of `lab.reliability.faults` and `lab.reliability.fault_chains` within the limits of
+`lab.reliability.losses`, and the checks of `lab.reliability.checkers`, which use
+`lab.reliability.histories`. `make sim SEEDS=10000 JOBS=2` runs more seeds, and `make sim SEED=n`
 repeats one with its trace. `CLUSTER_SEEDS` (environment; default 16) is the number of seeds here.
 
 Planted bugs test the simulation: it must find each within 200 seeds. The first seed tried is one
@@ -23,17 +23,17 @@ from typing import Any
 
 import pytest
 
-import trimtab.broker.partition
+import trimtab.cluster.broker.partition
+from lab.reliability.simulation import run_seed
 from tests.simulation.planted import find_bug
-from trimtab.broker.leadership import Leadership
-from trimtab.broker.partition import Partition
-from trimtab.controller import completion, election
-from trimtab.metadata.image import PartitionRegistration
+from trimtab.cluster.broker.leadership import Leadership
+from trimtab.cluster.broker.partition import Partition
+from trimtab.cluster.controller import election
+from trimtab.cluster.metadata.image import PartitionRegistration
+from trimtab.cluster.storage.producer_state import ACCEPTED, ProducerState
+from trimtab.kafka.wire.batch_cy import BatchHeader, read_header, verify
+from trimtab.kafka.wire.sentinels import NO_LEADER
 from trimtab.sim.disk import Mount
-from trimtab.sim.reliability import run_seed
-from trimtab.storage.producer_state import ACCEPTED, ProducerState
-from trimtab.wire.batch_cy import BatchHeader, read_header, verify
-from trimtab.wire.sentinels import NO_LEADER
 
 SEEDS = int(os.environ.get("CLUSTER_SEEDS", "16"))
 
@@ -96,14 +96,14 @@ def _cut_where_the_leader_says(partition: Partition, epoch: int, end_offset: int
 
 def _complete_early(
     partition: PartitionRegistration, isr: Sequence[int]
-) -> completion.Completion | None:
+) -> election.Completion | None:
     """A reassignment that completes before the new replicas are in sync."""
     removing = partition.removing_replicas
     in_sync = tuple(each for each in isr if each not in removing)
     replicas = tuple(each for each in partition.replicas if each not in removing)
     if not partition.is_reassigning or not in_sync:
         return None
-    return completion.Completion(replicas, in_sync)
+    return election.Completion(replicas, in_sync)
 
 
 def _trust(records: memoryview, position: int = 0, is_client_batch: bool = False) -> BatchHeader:
@@ -115,14 +115,14 @@ def _trust(records: memoryview, position: int = 0, is_client_batch: bool = False
 
 PLANTED: dict[str, tuple[int, object, str, object]] = {
     "high watermark ahead": (0, Leadership, "committed_offset", _ignore_the_slowest),
-    "no truncation": (3, Partition, "diverging_epoch", _never_part),
-    "election of anybody": (0, election, "_elect", _elect_anybody),
+    "no truncation": (1, Partition, "diverging_epoch", _never_part),
+    "election of anybody": (5, election, "_elect", _elect_anybody),
     "early join": (1, Leadership, "can_join", _join_early),
-    "no sequences": (0, ProducerState, "check", lambda *_: ACCEPTED),
-    "cut without own epochs": (14, Partition, "truncate_to_leader", _cut_where_the_leader_says),
-    "early completion": (26, election, "complete_reassignment", _complete_early),
-    "no CRC check": (89, trimtab.broker.partition, "verify", _trust),
-    "power loss taken for a kill": (0, Mount, "boot_id", lambda _: "the same"),
+    "no sequences": (0, ProducerState, "check_batch", lambda *_: ACCEPTED),
+    "cut without own epochs": (43, Partition, "truncate_to_leader", _cut_where_the_leader_says),
+    "early completion": (49, election, "complete_reassignment", _complete_early),
+    "no CRC check": (18, trimtab.cluster.broker.partition, "verify", _trust),
+    "power loss taken for a kill": (158, Mount, "boot_id", lambda _: "the same"),
 }
 
 
@@ -135,7 +135,7 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("seed", [1, 42380])
 def test_a_seed_gives_the_same_run_in_another_process(seed: int) -> None:
-    script = f"from trimtab.sim.reliability import run_seed; print(run_seed({seed}))"
+    script = f"from lab.reliability.simulation import run_seed; print(run_seed({seed}))"
     runs = [
         subprocess.run(
             [sys.executable, "-c", script],

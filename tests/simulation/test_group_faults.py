@@ -1,7 +1,7 @@
 """Groups of consumers under faults, in virtual time: the simulation finds bugs planted in them.
 
-Each run of `trimtab.sim.reliability` has a group, whose members (`trimtab.sim.members`) use the
-classic protocol, KIP-848's, or either. `trimtab.sim.group_checker` has the rules.
+Each run of `lab.reliability.simulation` has a group, whose members (`lab.reliability.members`) use
+the classic protocol, KIP-848's, or either. `lab.reliability.group_checker` has the rules.
 `test_cluster_faults` runs the seeds; its text says how the numbers here were found.
 """
 
@@ -13,25 +13,25 @@ from typing import Any
 import pytest
 
 from tests.simulation.planted import find_bug
-from trimtab.broker.coordinator_partition import CoordinatorPartition
 from trimtab.client.group.committed import CommittedOffsets
 from trimtab.client.group_offsets import OffsetAndMetadata
-from trimtab.coordinator.classic_group import ClassicGroup
-from trimtab.coordinator.consumer_group import ConsumerGroup
-from trimtab.coordinator.effects import Effects
-from trimtab.coordinator.group_shard import GroupShard
-from trimtab.records import TopicPartition
+from trimtab.cluster.broker.coordinator_partition import CoordinatorPartition
+from trimtab.cluster.coordinator.classic_group import ClassicGroup
+from trimtab.cluster.coordinator.consumer_group import ConsumerGroup
+from trimtab.cluster.coordinator.group_shard import GroupShard
+from trimtab.kafka.records import TopicPartition
 
 _fetch = CommittedOffsets.fetch
-_append = CoordinatorPartition._append
+_carry_out = CoordinatorPartition._carry_out
 _replay_assignment = ConsumerGroup._replay_assignment
 
 
-def _answer_early(groups: CoordinatorPartition[GroupShard], effects: Effects) -> None:
+def _answer_early(groups: CoordinatorPartition[GroupShard], shard: GroupShard) -> None:
     """A coordinator that answers before its records are committed."""
-    _append(groups, effects)
-    groups._send(effects)
-    effects.responses.clear()
+    for request, response in shard.effects.responses:
+        if not request.answer.done():
+            request.answer.set_result(response)
+    _carry_out(groups, shard)
 
 
 def _forget_revoking(group: ConsumerGroup, member_id: str, value: Any) -> None:
@@ -54,8 +54,8 @@ def _miss_nobody(*_: Any) -> None:
 
 
 PLANTED: dict[str, tuple[int, object, str, Callable[..., object]]] = {
-    "answers before commitment": (5, CoordinatorPartition, "_append", _answer_early),
-    "partitions free too early": (56, ConsumerGroup, "_replay_assignment", _forget_revoking),
+    "answers before commitment": (7, CoordinatorPartition, "_carry_out", _answer_early),
+    "partitions free too early": (152, ConsumerGroup, "_replay_assignment", _forget_revoking),
     "a record left out": (0, CommittedOffsets, "fetch", _begin_too_late),
     "dead classic members kept": (2, ClassicGroup, "look", _miss_nobody),
     "dead members kept": (0, ConsumerGroup, "look", _miss_nobody),

@@ -22,16 +22,16 @@ from trimtab.client.admin import AsyncAdmin
 from trimtab.client.consumer import AsyncConsumer
 from trimtab.client.network.connection import Connection
 from trimtab.client.producer import AsyncProducer
-from trimtab.metadata.features import TRANSACTION_VERSION
-from trimtab.records import TopicPartition
+from trimtab.cluster.metadata.features import TRANSACTION_VERSION
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from trimtab.kafka.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from trimtab.kafka.wire.messages.end_txn import EndTxnRequest
+from trimtab.kafka.wire.messages.produce import ProduceRequest
+from trimtab.kafka.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from trimtab.sim.network import ANY
 from trimtab.sim.virtual_cluster import VirtualCluster
 from trimtab.sim.world import World
-from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from trimtab.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from trimtab.wire.messages.end_txn import EndTxnRequest
-from trimtab.wire.messages.produce import ProduceRequest
-from trimtab.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 pytestmark = pytest.mark.kip(890)
 

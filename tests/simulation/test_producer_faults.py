@@ -1,9 +1,9 @@
 """A producer under faults, in virtual time: no acknowledged record is lost or duplicated; all are
 in order.
 
-Each seed is another run with other faults (`benchmarks.faults`), other options and another load.
-`SEEDS` (environment; default 60) is the number of seeds, `FIRST_SEED` the first one; `pytest -s`
-prints the counts. A failure shows its seed, the plan drawn from it, and the last events.
+Each seed is another run with other faults (`lab.benchmarks.faults`), other options and another
+load. `SEEDS` (environment; default 60) is the number of seeds, `FIRST_SEED` the first one; `pytest
+-s` prints the counts. A failure shows its seed, the plan drawn from it, and the last events.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from benchmarks.faults import FaultRates, FaultyCluster, draw_fault_rates
+from lab.benchmarks.faults import FaultRates, FaultyCluster, draw_fault_rates
 from tests.simulation.ledger import Ledger, RecordId, Tally, read_value, write_value
 from trimtab.client.admin import AsyncAdmin
 from trimtab.client.consumer import AsyncConsumer
 from trimtab.client.producer import AsyncProducer
-from trimtab.cluster import Cluster
-from trimtab.records import TopicPartition
-from trimtab.sim.network import Link
+from trimtab.cluster.embedded import Cluster
+from trimtab.kafka.records import TopicPartition
+from trimtab.sim.network import NetworkLink
 from trimtab.sim.world import World
 
 FIRST_SEED = int(os.environ.get("FIRST_SEED", "0"))
@@ -57,7 +57,7 @@ class Plan(NamedTuple):
     is_safe: bool
     is_tight: bool
     rates: FaultRates
-    link: Link
+    link: NetworkLink
     partitions: int
     max_message_bytes: int
     options: dict[str, Any]
@@ -120,7 +120,7 @@ def draw_plan(seed: int) -> Plan:
             is_outliving=not is_tight and random.random() < 0.5,
             **({} if is_tight else {"final": 0.0}),
         ),
-        link=Link(latency_ms_min=0.1, latency_ms_mean=random.choice([0.25, 2, 10])),
+        link=NetworkLink(latency_ms_min=0.1, latency_ms_mean=random.choice([0.25, 2, 10])),
         partitions=random.randint(1, 12),
         max_message_bytes=max_message_bytes,
         options=options,
@@ -144,7 +144,7 @@ class Run(NamedTuple):
 def run_plan(seed: int, plan: Plan) -> Run:
     with World(seed) as world:
         tally, seen = world.run(_run(world, plan))
-        return Run(tally, seen, world.trace_hash)
+        return Run(tally, seen, world.trace.hash)
 
 
 async def _run(world: World, plan: Plan) -> tuple[Tally, Counter[str]]:

@@ -21,9 +21,9 @@ from trimtab.client.admin import AsyncAdmin
 from trimtab.client.consumer import AsyncConsumer
 from trimtab.client.network.option_types import ProducerOptions
 from trimtab.client.producer import AsyncProducer
-from trimtab.cluster import Cluster
-from trimtab.records import Record, TopicPartition
-from trimtab.sim.network import Link
+from trimtab.cluster.embedded import Cluster
+from trimtab.kafka.records import Record, TopicPartition
+from trimtab.sim.network import NetworkLink
 from trimtab.sim.world import World
 
 TOPIC = "flights"
@@ -48,7 +48,7 @@ def run_road(
     seed: int,
     send_all: Callable[[World, Send], Awaitable[None]],
     slow_ms: float = 0,
-    link: Link | None = None,
+    link: NetworkLink | None = None,
     **options: Unpack[ProducerOptions],
 ) -> Run:
     """Produce records, read them back, and check each one.
@@ -62,7 +62,7 @@ def run_road(
         if link is not None:
             world.network.set_link("client", "127.0.0.1", link)
         shares = world.run(_road(world, send_all, slow_ms, options))
-        return Run(world.trace_hash, world.trace.count, world.loop.time(), shares)
+        return Run(world.trace.hash, world.trace.count, world.loop.time(), shares)
 
 
 async def _road(
@@ -192,7 +192,7 @@ def test_every_record_is_stored_once_through_resets_and_cuts(seed: int) -> None:
         world.network.heal()
 
     # A latency at which several requests are in flight whenever a connection breaks.
-    link = Link(latency_ms_min=5, latency_ms_mean=20)
+    link = NetworkLink(latency_ms_min=5, latency_ms_mean=20)
     run_road(seed, send_through_faults, link=link, request_timeout_ms=700, linger_ms=0)
     assert broken >= 5
 

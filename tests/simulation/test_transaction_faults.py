@@ -1,51 +1,47 @@
 """Transactions under faults, in virtual time: the simulation finds bugs planted in them.
 
-`trimtab.sim.transactors` has the producers, their readers and the rules. `test_cluster_faults`
+`lab.reliability.transactors` has the producers, their readers and the rules. `test_cluster_faults`
 runs the seeds; its text says how the numbers here were found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.simulation.planted import find_bug
-from trimtab.broker.marker_sender import MarkerSender
 from trimtab.client.sender.transaction_requests import TransactionRequests
-from trimtab.coordinator.offsets import Offsets
-from trimtab.coordinator.transaction import Transaction
-from trimtab.coordinator.transaction_shard import TransactionShard
-from trimtab.errors import ErrorCode
-from trimtab.storage.log import Log
-from trimtab.wire.messages.group_records import OffsetCommitKey, OffsetCommitValue
-from trimtab.wire.messages.transaction_records import TransactionStatus
+from trimtab.cluster.broker.marker_sender import MarkerSender
+from trimtab.cluster.coordinator import transaction_shard
+from trimtab.cluster.coordinator.offsets import GroupOffsets
+from trimtab.cluster.coordinator.transaction import Transaction
+from trimtab.cluster.coordinator.transaction_shard import TransactionShard
+from trimtab.cluster.storage.log import Log
+from trimtab.kafka.wire.messages.group_records import OffsetCommitKey, OffsetCommitValue
+from trimtab.kafka.wire.messages.transaction_records import TransactionStatus
 
 pytestmark = pytest.mark.kip(98)
 
-_replay = Offsets.replay
+_replay = GroupOffsets.replay
 
 
-def _send_to_one(
-    sender: MarkerSender, ending: Any, epoch: int, is_needed: Any, done: Callable[[], None]
-) -> None:
+def _send_to_one(sender: MarkerSender, coordinator: Any, ending: Any) -> None:
     """A coordinator that forgets all partitions but one."""
     some = frozenset(sorted(ending.partitions)[:1])
-    _send(sender, ending._replace(partitions=some), epoch, is_needed, done)
+    _send(sender, coordinator, ending._replace(partitions=some))
 
 
 def _forget_endings(*_: Any) -> None:
     """A coordinator that does not go on to end what another has decided."""
 
 
-def _accept(*_: Any) -> ErrorCode:
-    """A coordinator that takes any epoch for the present one."""
-    return ErrorCode.NONE
+def _accept(*_: Any) -> None:
+    """A coordinator that takes any producer for the present one."""
 
 
 def _store_at_once(
-    offsets: Offsets, key: OffsetCommitKey, value: OffsetCommitValue | None, _: int = -1
+    offsets: GroupOffsets, key: OffsetCommitKey, value: OffsetCommitValue | None, _: int = -1
 ) -> None:
     """Offsets that do not wait for the end of their transaction."""
     _replay(offsets, key, value)
@@ -77,13 +73,13 @@ _send = MarkerSender.send
 
 PLANTED: dict[str, tuple[int, object, str, object]] = {
     "a partition without a marker": (2, MarkerSender, "send", _send_to_one),
-    "endings forgotten": (3, TransactionShard, "resume", _forget_endings),
-    "nobody is fenced": (33, TransactionShard, "_check_producer", _accept),
-    "offsets at once": (9, Offsets, "replay", _store_at_once),
+    "endings forgotten": (5, TransactionShard, "resume", _forget_endings),
+    "nobody is fenced": (7, transaction_shard, "_check_caller", _accept),
+    "offsets at once": (9, GroupOffsets, "replay", _store_at_once),
     "aborted ones are not named": (2, Log, "aborted_between", _name_nobody),
-    "markers are sent once": (2, MarkerSender, "_try_later", _give_up),
-    "prepared ones time out": (7, Transaction, "due_ms", _due_soon),
-    "late requests are forgotten": (44, TransactionRequests, "may_be_late", _never_late),
+    "markers are sent once": (24, MarkerSender, "_try_later", _give_up),
+    "prepared ones time out": (24, Transaction, "due_ms", _due_soon),
+    "late requests are forgotten": (67, TransactionRequests, "may_be_late", _never_late),
 }
 
 

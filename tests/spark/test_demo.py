@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from lab import demo
+from lab.demo import experiment, streaming
+from lab.demo.display import Display
+from lab.demo.flights import Flight
+from lab.demo.pipeline import check_totals, run_pipeline, write_parquet
 from trimtab import Cluster
-from trimtab.cli import demo
-from trimtab.cli.demo import experiment, streaming
-from trimtab.cli.demo.display import Display
-from trimtab.cli.demo.flights import Flight
-from trimtab.cli.demo.pipeline import check_totals, run_pipeline, write_parquet
-from trimtab.errors import CorruptData
+from trimtab.kafka.errors import CorruptData
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -161,7 +161,7 @@ def test_a_short_demo_shows_what_its_report_claims(
     assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []
 
     ways = summary["ways"]
-    assert len(ways) == 8
+    assert len(ways) == 10
     loads = {
         name: tuple(row["TotalRecords"] for row in way["partitions"]) for name, way in ways.items()
     }
@@ -170,7 +170,8 @@ def test_a_short_demo_shows_what_its_report_claims(
     slow = {name: way["share_by_broker"]["0"] for name, way in ways.items()}
     assert slow["sticky"] > slow["uniform"] + 0.1, slow
     assert slow["sticky"] == max(share for name, share in slow.items() if name != "by-key"), slow
-    assert slow["soonest"] < slow["uniform"] - 0.1, slow
+    assert slow["free"] < slow["uniform"] - 0.1, slow
+    assert slow["free"] < slow["strict"] - 0.1, slow
     assert ways["rack-aware"]["share_by_rack"] == {"a": 0.0, "b": 1.0, "c": 0.0}
     assert summary["findings"]
     batches = summary["stream"]["batches"]
@@ -189,8 +190,9 @@ def make_uneven_flights(count: int) -> list[Flight]:
 
 SCRIPT = """
 import sys
-from trimtab.cli import demo, main
-from trimtab.cli.demo.flights import Flight
+from lab import demo
+from trimtab.cli import main
+from lab.demo.flights import Flight
 demo.load_flights = lambda count: [Flight(b"AA", b"x" * 300)] * count
 sys.exit(main(["demo", "--records", sys.argv[1], "--out", sys.argv[2]]))
 """

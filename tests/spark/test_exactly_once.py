@@ -3,7 +3,7 @@ of committed ones sees.
 
 Those on Apache Kafka are skipped without Java. The crashes are in
 `tests/unit/spark/test_exactly_once.py` and, with real processes, in
-`python -m benchmarks.exactly_once`.
+`python -m lab.benchmarks.exactly_once`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.exactly_once import TwoPhaseKafka, committed_values
-from benchmarks.jars import RivalMissing, find_java, kafka_jars
+from lab.benchmarks.exactly_once import TwoPhaseKafka, committed_values
+from lab.benchmarks.jars import RivalMissing, find_java, kafka_jars
 from trimtab import Admin, Producer
 from trimtab.client.sender.prepared import PreparedTransaction
-from trimtab.cluster import Cluster
-from trimtab.spark.write.exactly_once import Decision, Plan, Status
+from trimtab.cluster.embedded import Cluster
+from trimtab.spark.write.exactly_once import CommitDecision, Plan, Status
 from trimtab.spark.write.ledger import KafkaLedger, claim
 
 if TYPE_CHECKING:
@@ -157,7 +157,9 @@ def test_the_last_decision_is_found_behind_what_was_aborted(
     driver = ledger.take_over()
     assert ledger.last_decision() is None
     decisions = [
-        Decision("query", batch, driver, (PreparedTransaction("found/1", 7, 0),) * 9, Status.DONE)
+        CommitDecision(
+            "query", batch, driver, (PreparedTransaction("found/1", 7, 0),) * 9, Status.DONE
+        )
         for batch in range(3)
     ]
     with ledger.deciding(driver) as decider:

@@ -1,4 +1,7 @@
-"""The load tables, from frames small enough to check by hand."""
+"""The load tables, from frames small enough to check by hand.
+
+Long because the tables are computed from the same frames.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ import pytest
 from pyspark.sql import functions as f
 
 from trimtab.client.partitioner.murmur2_cy import murmur2, partition_for_key
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.wire.batch_cy import BatchBuilder
+from trimtab.kafka.wire.batch_header import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, restamp
 from trimtab.spark.load import snapshots
 from trimtab.spark.load.brokers import broker_capacity
 from trimtab.spark.load.groups import group_lag
@@ -26,8 +31,6 @@ from trimtab.spark.load.repartitioning import what_if, what_if_partitions
 from trimtab.spark.load.rules import Thresholds, findings
 from trimtab.spark.load.skew import topic_skew
 from trimtab.spark.load.writing import append, start
-from trimtab.wire.batch_cy import BatchBuilder
-from trimtab.wire.batch_header import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, restamp
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -607,7 +610,9 @@ def test_a_key_is_hot_that_fills_its_partition(spark: SparkSession) -> None:
     found = findings(
         skew=spark.createDataFrame(skew, SKEW),
         keys=spark.createDataFrame(
-            keys, "topic string, key binary, Partition int, Records long, ShareOfRecords double"
+            [(*each, 1000) for each in keys],
+            "topic string, key binary, Partition int, Records long, ShareOfRecords double,"
+            " Bytes long",
         ),
     ).collect()
     assert [(row.rule, row.subject) for row in found] == [
@@ -625,7 +630,7 @@ def test_brokers_that_lead_nothing_count_and_one_large_partition_does_not(
     big = 10_000_000
     even = spark.createDataFrame([("t", 1, big, 9, 9) for _ in range(4)], schema)
     capacity = spark.createDataFrame(
-        [(number, 1, None, None, None, None, None, None) for number in (1, 2, 3)], CAPACITY
+        [(number, 1, None, None, None, None, None, None, 0) for number in (1, 2, 3)], CAPACITY
     )
     assert findings(load=even).collect() == []
     (row,) = findings(load=even, capacity=capacity).collect()
@@ -639,7 +644,7 @@ def test_brokers_that_lead_nothing_count_and_one_large_partition_does_not(
 
 CAPACITY = (
     "broker int, Replicas long, MaxReplicas long, UsedShare double, BytesPerDay double,"
-    " DiskUsableBytes long, DiskTotalBytes long, DaysToFull double"
+    " DiskUsableBytes long, DiskTotalBytes long, DaysToFull double, LogBytes long"
 )
 
 
@@ -668,10 +673,11 @@ def test_every_rule_can_be_broken(spark: SparkSession) -> None:
             ("octets", 12, big, 99999, 1.0, 1, 0.2, 0.1),
         ),
         keys=frame(
-            "topic string, key binary, Partition int, Records long, ShareOfRecords double",
-            ("text", b"gr\xc3\xb6\xc3\x9fe", 3, 500, 0.2),
-            ("octets", b"\xff\x00", 3, 500, 0.2),
-            ("text", b"rare", 3, 500, 0.05),
+            "topic string, key binary, Partition int, Records long, ShareOfRecords double,"
+            " Bytes long",
+            ("text", b"gr\xc3\xb6\xc3\x9fe", 3, 500, 0.2, 20_000_000),
+            ("octets", b"\xff\x00", 3, 500, 0.2, 5000),
+            ("text", b"rare", 3, 500, 0.05, 1000),
         ),
         racks=frame(
             "topic string, kind string, SavableBytes double, SavableCost double",
@@ -681,43 +687,53 @@ def test_every_rule_can_be_broken(spark: SparkSession) -> None:
         ),
         capacity=frame(
             CAPACITY,
-            (1, 8, 10, 0.8, 1e9, 3_000_000_000, 9_000_000_000, 3.0),
-            (2, 7, 10, 0.7, 1e9, 90_000_000_000, 99_000_000_000, 90.0),
-            (3, 7, None, None, -1.0, 5, 50, None),
-            (4, 7, None, None, None, 4_900_000_000, 50_000_000_000, None),
-            (5, 7, None, None, None, None, None, None),
+            (1, 8, 10, 0.8, 1e9, 3_000_000_000, 9_000_000_000, 3.0, 6_000_000_000),
+            (2, 7, 10, 0.7, 1e9, 90_000_000_000, 99_000_000_000, 90.0, 9_000_000_000),
+            (3, 7, None, None, -1.0, 5, 50, None, 45),
+            (4, 7, None, None, None, 4_900_000_000, 50_000_000_000, None, 45_000_000_000),
+            (5, 7, None, None, None, None, None, None, 0),
         ),
         lag=frame(
-            "group string, topic string, LagRecords long, LagSeconds double, Status string",
-            ("g", "t", 400, None, "WARN"),
-            ("g", "t", 600, 60.0, "WARN"),
-            ("g", "t", 800, 59.0, "WARN"),  # members are about to commit
-            ("h", "t", 5, 61.0, "STALL"),
-            ("i", "t", 5, None, "OK"),
-            ("j", "t", 999, None, "WARN"),
-            ("k", "t", 9999, 3.0, "STALL"),
+            "group string, topic string, LagRecords long, LagSeconds double, Status string,"
+            " LagBytes double",
+            ("g", "t", 400, None, "WARN", None),
+            ("g", "t", 600, 60.0, "WARN", 6e9),
+            ("g", "t", 800, 59.0, "WARN", 8e9),  # members are about to commit
+            ("h", "t", 5, 61.0, "STALL", 50.0),
+            ("i", "t", 5, None, "OK", None),
+            ("j", "t", 999, None, "WARN", None),
+            ("k", "t", 9999, 3.0, "STALL", 9e9),
+            ("l", "t", 2000, 61.5, "UNKNOWN", 1e9),
+            ("m", "t", 1000, None, "UNKNOWN", None),
+            ("n", "t", 999, None, "UNKNOWN", None),
         ),
     ).collect()
     assert [(row.severity, row.rule, row.subject) for row in found] == [
-        (1, "disk-full-soon", "broker 1"),
-        (1, "disk-nearly-full", "broker 4"),
+        (1, "disk-nearly-full", "broker 4"),  # of 45 GB
+        (1, "disk-full-soon", "broker 1"),  # of 6 GB
         (1, "few-partitions-left", "broker 1"),
         (1, "stalled-group", "group h, topic t"),
-        (2, "growing-lag", "group g, topic t"),
-        (2, "hot-key", "octets"),
-        (2, "hot-key", "text"),
-        (2, "savable-rack-traffic", "t"),
-        (2, "savable-rack-traffic", "t"),
-        (2, "uneven-by-key", "keys"),
+        (2, "growing-lag", "group g, topic t"),  # 6 GB
+        (2, "savable-rack-traffic", "t"),  # 2 GB
+        (2, "savable-rack-traffic", "t"),  # 1 GB
+        (2, "uneven-leaders", "broker 1"),  # 70 MB more than the mean
+        (2, "hot-key", "text"),  # 20 MB
+        (2, "uneven-by-key", "keys"),  # 5 MB more than the mean
         (2, "uneven-by-key", "segments"),
-        (2, "uneven-leaders", "broker 1"),
         (2, "uneven-without-keys", "no keys"),
-        (3, "small-batches", "small"),
+        (2, "hot-key", "octets"),  # 5 KB
+        (3, "small-batches", "small"),  # 20 million headers
+        (3, "lag", "group l, topic t"),  # 1 GB
+        (3, "lag", "group m, topic t"),  # of unknown bytes
     ]
     said = {(row.rule, row.subject): row for row in found}
     assert "key größe has 20 %" in said["hot-key", "text"].evidence
     assert "key 0xFF00 has 20 %" in said["hot-key", "octets"].evidence
     assert "in 2 partitions, by 1000 records" in said["growing-lag", "group g, topic t"].evidence
+    assert said["lag", "group l, topic t"].evidence == (
+        "2000 records wait in 1 partitions, the oldest for 61 s"
+    )
+    assert said["lag", "group m, topic t"].evidence == "1000 records wait in 1 partitions"
     assert "3.0 days" in said["disk-full-soon", "broker 1"].evidence
     assert said["disk-nearly-full", "broker 4"].evidence == (
         "9.8 % of its disks is left, 4.90 of 50.00 GB"

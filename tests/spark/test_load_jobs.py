@@ -90,7 +90,7 @@ def look(
         )
 
     monkeypatch.setattr(survey, "_read", read)
-    request = survey.Request(
+    request = survey.SurveyRequest(
         client={},
         topics=[f"t{topic}" for topic in range(topics)],
         snapshot=snapshot,
@@ -104,7 +104,9 @@ def look(
     )
     scheduler = spark._jsc.sc().dagScheduler()
     before = scheduler.numTotalJobs()
-    tables = survey.survey(spark, request)
+    said: list[str] = []
+    tables = survey.survey(spark, request, said.append)
+    assert [line.partition("]")[0] for line in said] == ["[1/3", "[2/3", "[3/3"]
     return tables, scheduler.numTotalJobs() - before, evaluated.value / len(rows)
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 import pytest
 
-from benchmarks.processes import free_ports
+from lab.processes import free_ports
 from trimtab import Admin, Cluster, Producer
 from trimtab.cli import main
 from trimtab.cli.load.history import RECALLED, recall

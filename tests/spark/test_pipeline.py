@@ -16,7 +16,7 @@ import pytest
 
 from trimtab import Admin, Cluster, TopicPartition
 from trimtab.cli import main
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 from trimtab.spark.pipeline.file import Pipeline, read_pipeline
 from trimtab.spark.pipeline.run import PipelineFailed, analyse, run
 from trimtab.spark.session.java import find_java_home

@@ -10,14 +10,14 @@ import pytest
 
 from tests.spark.frames import consume, read
 from trimtab import Admin, Cluster, Producer, TopicPartition
-from trimtab.broker.fetch_reader import Reader
+from trimtab.cluster.broker.fetch_reader import FetchReader
 from trimtab.spark import load
 from trimtab.spark.load.snapshots import take_snapshot, to_frames
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from trimtab.broker.partition import Partition
+    from trimtab.cluster.broker.partition import Partition
 
 NEAR, FAR = "near", "far"
 RACKS = ("a", "b", "c")
@@ -29,9 +29,9 @@ def test_traffic_is_what_the_brokers_sent(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: Counter[tuple[str, str, str, str]] = Counter()
-    note_sent = Reader.note_sent
+    note_sent = FetchReader.note_sent
 
-    def count_sent(reader: Reader, partition: Partition, size: int) -> None:
+    def count_sent(reader: FetchReader, partition: Partition, size: int) -> None:
         source = RACKS[reader.replicas.id]
         if reader.is_follower:
             sent[partition.topic, "replicate", source, RACKS[reader.replica_id]] += size
@@ -40,7 +40,7 @@ def test_traffic_is_what_the_brokers_sent(
             sent[partition.topic, "consume", source, reader.rack or "b"] += size
         note_sent(reader, partition, size)
 
-    monkeypatch.setattr(Reader, "note_sent", count_sent)
+    monkeypatch.setattr(FetchReader, "note_sent", count_sent)
     config = {"replica.selector.class": SELECTOR}
     with Cluster(3, racks=RACKS, data=tmp_path, config=config) as cluster:
         servers = cluster.bootstrap_servers

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.processes import KafkaMember, free_ports, run_java
+from lab.benchmarks.apache_kafka import KafkaMember, run_java
+from lab.processes import free_ports
 from tests.kafka import three_members
 from tests.spark.frames import consume, read
 from trimtab import Admin, Producer

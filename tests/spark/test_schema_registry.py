@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conformance import registry as in_memory
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 from trimtab.spark.schema_registry import decode, encode
 
 pytest.importorskip("fastavro", reason="see CONTRIBUTING.md")
@@ -159,8 +159,11 @@ def test_json_is_read_and_written(spark: Any, registry: in_memory.Registry) -> N
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (b"plain", "CorruptData: topic flights: a value: SerializationError"),
-        (b"\0\0\0\0\x63abc", "CorruptData: topic flights: a value: .*Schema 99 not found"),
+        (b"plain", "CorruptData: topic flights: a value without a .*framing: SerializationError"),
+        (
+            b"\0\0\0\0\x63abc",
+            "CorruptData: topic flights: a value of schema id 99: .*Schema 99 not found",
+        ),
     ],
     ids=["no framing", "unknown id"],
 )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.jars import RivalMissing, connector_jars
-from benchmarks.processes import ApacheKafka
+from lab.benchmarks.apache_kafka import ApacheKafka
+from lab.benchmarks.jars import RivalMissing, connector_jars
 from tests.spark import frames
 from tests.spark.foreign import Stored, read_topic
 from trimtab import Admin

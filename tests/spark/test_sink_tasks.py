@@ -20,7 +20,7 @@ from tests.spark.foreign import read_topic
 from trimtab import Admin, Cluster
 from trimtab.client.accumulator.table import TableError
 from trimtab.client.partitioner.murmur2_cy import murmur2
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 from trimtab.spark.source import TrimtabDataSource
 from trimtab.spark.write.sink import Acknowledged, make_writer
 

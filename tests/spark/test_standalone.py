@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.standalone import standalone
+from lab.benchmarks.standalone import standalone
 from trimtab import Admin, Cluster, Producer
 from trimtab.spark.session.java import find_java_home
 
@@ -57,7 +57,7 @@ try:
     def where(partition):
         import os
         import trimtab
-        from trimtab.wire import records_cy
+        from trimtab.kafka.wire import records_cy
         return json.dumps({
             "trimtab": os.path.realpath(trimtab.__file__),
             "directory": os.getcwd(),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as f
 
-from benchmarks.jars import RivalMissing, connector_jars
+from lab.benchmarks.jars import RivalMissing, connector_jars
 from trimtab import Admin, Cluster, Producer
 from trimtab.spark.stream.offsets import STATE
 from trimtab.spark.stream.progress import ProgressListener, SourceProgress

@@ -17,9 +17,8 @@ RUNTIME = {
 }
 FOR_TYPES = {
     # In each of these, one class creates or holds objects that call it back.
-    "trimtab.server: connection listener",
+    "trimtab.cluster.server: connection listener",
     "trimtab.sim: connection loop network",
-    "trimtab.storage: log log_changes",
 }
 
 

@@ -17,10 +17,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple, NoReturn, Protocol
 
-from trimtab.balance.placement import Room, count_placeable, place
+from trimtab.balance.placement import PlacementGoal, Room, count_placeable, place
 from trimtab.balance.replica_counts import INTERNAL_TOPICS, ReplicaCounts
-from trimtab.config import LONG_MAX
-from trimtab.errors import ErrorCode, Refusal
+from trimtab.kafka.errors import ErrorCode, Refusal
+from trimtab.kafka.options import LONG_MAX
 
 PER_BROKER = "max.broker.partitions"
 PER_CLUSTER = "max.partitions"
@@ -52,11 +52,13 @@ class LimitUsage(NamedTuple):
 
 
 class ClusterUsage(NamedTuple):
-    """The limits, the racks of brokers that are alive, and the replica counts of all brokers."""
+    """The limits, the racks of brokers that are alive, the replica counts of all brokers, and what
+    placement makes even first."""
 
     limits: PartitionLimits
     racks: Mapping[int, str | None]
     counts: ReplicaCounts
+    goal: PlacementGoal = PlacementGoal.RACKS
 
 
 class PartitionReplicas(Protocol):
@@ -79,11 +81,13 @@ class LimitExceeded(Refusal):
     """A limit allows fewer further replicas than were asked for.
 
     Attributes:
+        limit: the option.
         most: how many of the new partitions can be placed; 0 for assignments made by hand.
     """
 
-    def __init__(self, message: str, most: int) -> None:
+    def __init__(self, message: str, limit: str, most: int) -> None:
         super().__init__(ErrorCode.POLICY_VIOLATION, message)
+        self.limit = limit
         self.most = most
 
 
@@ -99,6 +103,7 @@ class Allowance:
         limits: the limits when the request came.
         rejections: how often each limit has refused something; incremented here.
         exempt: topics that are neither limited nor counted.
+        goal: what placement makes even first.
     """
 
     def __init__(
@@ -107,11 +112,13 @@ class Allowance:
         limits: PartitionLimits,
         rejections: Counter[str],
         exempt: Collection[str] = INTERNAL_TOPICS,
+        goal: PlacementGoal = PlacementGoal.RACKS,
     ) -> None:
         self._limits = limits
         self._rejections = rejections
         self._counts = counts.copy()
         self._exempt = exempt
+        self._goal = goal
 
     def place(
         self,
@@ -149,9 +156,9 @@ class Allowance:
                 f"at most {most} can be placed",
                 most,
             )
-        assignment = place(rooms, partitions, factor - followers, random)
+        assignment = place(rooms, partitions, factor - followers, random, self._goal)
         if followers:
-            more = place(spare, partitions, followers, random)
+            more = place(spare, partitions, followers, random, self._goal)
             assignment = [[*some, *others] for some, others in zip(assignment, more, strict=True)]
         self._grant(topic, assignment)
         return assignment
@@ -178,8 +185,8 @@ class Allowance:
         self._check_brokers(what, Counter(added))
         if added and growth > 0 and self._counts.total + growth > self._limits.per_cluster:
             raise self._refusal(PER_CLUSTER, what, self._excess(growth))
-        self._counts.remove(before.replicas)
-        self._counts.add(after.replicas)
+        self._counts.remove_replicas(before.replicas)
+        self._counts.add_replicas(after.replicas)
 
     def _room(self, broker: int, rack: str | None, is_limited: bool) -> Room:
         replicas = self._counts.on[broker]
@@ -189,7 +196,7 @@ class Allowance:
     def _grant(self, topic: str, assignment: Iterable[Sequence[int]]) -> None:
         if topic not in self._exempt:
             for replicas in assignment:
-                self._counts.add(replicas)
+                self._counts.add_replicas(replicas)
 
     def _check_brokers(self, what: str, added: Mapping[int, int]) -> None:
         for broker in sorted(added):
@@ -229,6 +236,7 @@ class Allowance:
             f"{what}: {why} ({PER_BROKER}={self._limits.per_broker}, "
             f"{PER_CLUSTER}={self._limits.per_cluster}; partition replicas: "
             f"cluster={self._counts.total}, by broker={{{brokers}{more}}}).",
+            limit,
             most,
         )
 

@@ -1,4 +1,5 @@
-"""The choice of replicas as a linear program, for the solver HiGHS.
+"""The choice of replicas within limits as a linear program, for the solver HiGHS. It is needed only
+where the plan without limits (`leader_flow.py`) exceeds them.
 
 Each column means that a broker keeps, or receives, a replica of a partition, as a follower or as
 the leader. The rows constrain how many of these are chosen:
@@ -17,7 +18,10 @@ than the cost of all moves. Of the partitions x brokers columns for new replicas
 used, so the program starts with few columns, and adds those that would make the plan cheaper by the
 row prices of the last solution, until there are none (column generation). If the solution is not
 whole numbers, which is rare, the program is solved again in whole numbers, with all columns that
-could be part of a better plan.
+could be part of a better plan. Finally it is solved once more, with a row that keeps the cost at
+this minimum, for the fewest changes of leaders.
+
+A program that would take more than about a minute, or a gigabyte, is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trimtab.balance.moves import MOVE_COST, NoPlan, PlacedPartition, TargetBroker, rack_bounds
-from trimtab.errors import KafkaError, UsageError
+from trimtab.balance.placement import PlacementGoal
+from trimtab.kafka.errors import KafkaError, UsageError
 
 try:
     import highspy
@@ -40,59 +45,60 @@ if TYPE_CHECKING:
 
 _INFINITY = highspy.kHighsInf
 _TOLERANCE = 1e-6
+_EXACT = 1e-9
 _NO_ROW = -1
+_MOST_CHOICES = 100_000
+"""Replicas of badly placed partitions x brokers: beyond it the program takes minutes."""
+_FEW_CHOICES = 20_000
+_PATIENCE_S = 50.0
 
 
-def choose_replicas(
-    placed: Sequence[PlacedPartition], targets: Sequence[TargetBroker]
-) -> list[set[int]]:
-    """The brokers chosen for each partition.
+def choose_within_limits(
+    placed: Sequence[PlacedPartition],
+    targets: Sequence[TargetBroker],
+    goal: PlacementGoal = PlacementGoal.RACKS,
+) -> list[tuple[int, ...]]:
+    """The brokers chosen for each partition, the leader first.
 
     Raises:
-        NoPlan: the brokers' limits allow too few further replicas.
+        NoPlan: the brokers' limits allow too few further replicas, or the program is too large.
     """
-    program = ReplicaProgram(placed, targets)
+    program = ReplicaProgram(placed, targets, goal)
     program.solve()
-    return program.read()
+    program.keep_leaders()
+    chosen = []
+    for partition, (leader, brokers) in zip(placed, program.read(), strict=True):
+        stay = [broker for broker in partition.replicas if broker in brokers and broker != leader]
+        chosen.append((leader, *stay, *sorted(brokers.difference(partition.replicas, {leader}))))
+    return chosen
 
 
-def choose_leaders(
-    placed: Sequence[PlacedPartition], chosen: Sequence[set[int]], targets: Sequence[TargetBroker]
-) -> list[int]:
-    """A leader for each partition, one of its chosen brokers: the numbers of leaders per broker are
-    as equal as possible, then as few leaders change as possible."""
-    program = _Program()
-    index_of = {target.id: index for index, target in enumerate(targets)}
-    by_broker = _add_leader_rows(program, len(placed), len(targets), len(placed) + 1.0)
-    columns: list[dict[int, int]] = []
-    for each, brokers in zip(placed, chosen, strict=True):
-        row = program.add_row(1, 1)
-        columns.append(
-            {
-                broker: program.add_column(
-                    float(broker != each.replicas[0]), [row, by_broker[index_of[broker]]]
-                )
-                for broker in sorted(brokers)
-            }
+class PlanTooLarge(NoPlan):
+    """There may be a plan, but finding it would take too long."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the brokers' limits leave so little room that a plan for all these partitions takes "
+            "too long to find: plan a few topics at a time (--topics-to-move-json-file), name more "
+            "brokers with --broker-list, or raise max.broker.partitions during the move"
         )
-    values = program.solve()
-    return [max(each, key=lambda broker: values[each[broker]]) for each in columns]
 
 
-class _Program:
+class Program:
     """A linear program: rows and columns, which `solve` passes to the solver.
 
-    Coefficients are 1, or -1 if `sign` is; a variable is between 0 and `most`.
+    Coefficients are 1 unless others are given; a variable is between 0 and `most`.
     """
 
     def __init__(self) -> None:
         self.solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
         self.solver.setOptionValue("output_flag", False)
         self.solver.setOptionValue("threads", 1)
+        self.solver.setOptionValue("time_limit", _PATIENCE_S)
         self._rows: list[tuple[float, float, list[int], list[float]]] = []
         self._columns: list[tuple[float, float, list[int], list[float]]] = []
         self.row_count = 0
-        self.column_count = 0
+        self.costs: list[float] = []
 
     def add_row(self, least: float, most: float, columns: Sequence[int] = ()) -> int:
         """Add a row, with coefficient 1 for existing columns; returns its index."""
@@ -101,25 +107,52 @@ class _Program:
         return self.row_count - 1
 
     def add_column(
-        self, cost: float, rows: list[int], sign: float = 1.0, most: float = _INFINITY
+        self,
+        cost: float,
+        rows: list[int],
+        values: float | list[float] = 1.0,
+        most: float = _INFINITY,
     ) -> int:
-        self._columns.append((cost, most, rows, [sign] * len(rows)))
-        self.column_count += 1
+        """Add a column, with one coefficient for all rows or one for each; returns its index."""
+        each = values if isinstance(values, list) else [values] * len(rows)
+        self._columns.append((cost, most, rows, each))
+        self.costs.append(cost)
         return self.column_count - 1
 
-    def solve(self, whole: bool = False) -> NDArray[Any]:
+    @property
+    def column_count(self) -> int:
+        return len(self.costs)
+
+    def replace_costs(self, most: float, costs: NDArray[Any]) -> None:
+        """Allow a total cost of at most `most`, and give the columns other costs."""
+        self._hand_over()
+        columns = numpy.arange(self.column_count, dtype=numpy.int32)
+        self.solver.addRow(-_INFINITY, most, len(columns), columns, numpy.array(self.costs))
+        self.row_count += 1
+        self.solver.changeColsCost(len(columns), columns, costs)
+
+    def solve(self, whole: bool | NDArray[Any] = False, nodes: int | None = None) -> NDArray[Any]:
         """The values of the columns with the lowest total cost.
 
         Args:
-            whole: require whole numbers.
+            whole: whether whole numbers are required, or of which columns.
+            nodes: end with the best whole numbers after so many branches.
         """
         self._hand_over()
-        if whole:
+        if whole is not False:
             columns = numpy.arange(self.column_count, dtype=numpy.int32)
-            kinds = numpy.full(self.column_count, highspy.HighsVarType.kInteger)
-            self.solver.changeColsIntegrality(self.column_count, columns, kinds)
+            if whole is not True:
+                columns = whole
+            kinds = numpy.full(len(columns), highspy.HighsVarType.kInteger)
+            self.solver.changeColsIntegrality(len(columns), columns, kinds)
+        accepted = [highspy.HighsModelStatus.kOptimal]
+        if nodes is not None:
+            self.solver.setOptionValue("mip_max_nodes", nodes)
+            accepted.append(highspy.HighsModelStatus.kSolutionLimit)
         self.solver.run()
-        if self.solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        if self.solver.getModelStatus() == highspy.HighsModelStatus.kTimeLimit:
+            raise PlanTooLarge
+        if self.solver.getModelStatus() not in accepted:
             status = self.solver.modelStatusToString(self.solver.getModelStatus())
             raise KafkaError(f"the solver HiGHS finds no plan: {status}")
         return numpy.array(self.solver.getSolution().col_value)
@@ -176,7 +209,7 @@ def _flatten(
     )
 
 
-def _add_leader_rows(program: _Program, partitions: int, brokers: int, price: float) -> list[int]:
+def _add_leader_rows(program: Program, partitions: int, brokers: int, price: float) -> list[int]:
     """A row per broker: an equal share of the leaders; each leader above or below costs `price`."""
     least = partitions // brokers
     rows = [program.add_row(least, least + bool(partitions % brokers)) for _ in range(brokers)]
@@ -189,7 +222,12 @@ def _add_leader_rows(program: _Program, partitions: int, brokers: int, price: fl
 class ReplicaProgram:
     """Chooses the brokers of each partition: call `solve`, then `read`."""
 
-    def __init__(self, placed: Sequence[PlacedPartition], targets: Sequence[TargetBroker]) -> None:
+    def __init__(
+        self,
+        placed: Sequence[PlacedPartition],
+        targets: Sequence[TargetBroker],
+        goal: PlacementGoal = PlacementGoal.RACKS,
+    ) -> None:
         self._placed = placed
         self._targets = targets
         self._index_of = {target.id: index for index, target in enumerate(targets)}
@@ -204,19 +242,22 @@ class ReplicaProgram:
         self._limit_price = 8 * self._rack_price
         self._gap_price = 8 * self._limit_price
 
-        program = self._program = _Program()
+        program = self._program = Program()
         bounds = {
-            factor: rack_bounds(racks, factor) for factor in {len(each.replicas) for each in placed}
+            factor: rack_bounds(racks, factor, goal)
+            for factor in {len(each.replicas) for each in placed}
         }
         excessive = {target.id for target in targets if target.excess}
         self._stays = numpy.array(
             [
-                excessive.isdisjoint(each.replicas)
-                and self._is_well_spread(each, bounds[len(each.replicas)], racks)
-                for each in placed
+                excessive.isdisjoint(partition.replicas)
+                and self._is_well_spread(partition, bounds[len(partition.replicas)], racks)
+                for partition in placed
             ]
         )
         """Partitions that change only to balance leaders."""
+        if int((~self._stays).sum()) * len(targets) > _MOST_CHOICES:
+            raise PlanTooLarge
         count = len(placed)
         self._leader_rows = numpy.array([program.add_row(1, 1) for _ in placed])
         self._replica_rows = numpy.full(count, _NO_ROW)
@@ -239,10 +280,10 @@ class ReplicaProgram:
         self._columns: dict[tuple[int, int], list[int]] = {}
         """The columns of a replica, by the indexes of its partition and broker."""
         self._may_come = numpy.ones((count, len(targets)), bool)
-        for number, each in enumerate(placed):
+        for number, partition in enumerate(placed):
             if not self._stays[number]:
-                self._add_rows(number, bounds[len(each.replicas)])
-            for broker in each.replicas:
+                self._add_rows(number, bounds[len(partition.replicas)])
+            for broker in partition.replicas:
                 if broker in self._index_of:
                     self._may_come[number, self._index_of[broker]] = False
                     self._add(number, self._index_of[broker], is_new=False)
@@ -319,14 +360,31 @@ class ReplicaProgram:
         self._values = program.solve()
         while self.add_columns(-_TOLERANCE):
             self._values = program.solve()
+        self._least, self._prices = program.cost, program.prices
         if self.is_whole:
             return
         # No whole plan is cheaper than this fractional one. A column that would raise its cost
         # above that of the whole plan found so far cannot be part of a better whole plan.
-        least, prices = program.cost, program.prices
         self.solve_whole()
-        if self.add_columns(program.cost - least, prices):
+        if self.add_columns(program.cost - self._least, self._prices):
             self.solve_whole()
+
+    def keep_leaders(self) -> None:
+        """Of the plans that cost as little, find one that changes the fewest leaders; call `solve`
+        before. In a large program only the present columns are considered."""
+        program, before = self._program, numpy.round(self._values)
+        if self._may_come.size <= _FEW_CHOICES:
+            self.add_columns(program.cost - self._least + _TOLERANCE, self._prices)
+        least = float(numpy.dot(program.costs[: len(before)], before))
+        costs = numpy.zeros(program.column_count)
+        for (number, index), columns in self._columns.items():
+            costs[columns[-1]] = self._targets[index].id != self._placed[number].replicas[0]
+        program.replace_costs(least + _TOLERANCE, costs)
+        self._values = program.solve()
+        if not self.is_whole:
+            self.solve_whole()
+        if numpy.dot(program.costs, numpy.round(self._values)) > least + _EXACT:
+            self._values = numpy.append(before, numpy.zeros(program.column_count - len(before)))
 
     def solve_whole(self) -> None:
         """Find the whole-number plan of least cost, with the present columns."""
@@ -376,8 +434,8 @@ class ReplicaProgram:
             self._add(number, index, is_new=True)
         return len(numbers) > 0
 
-    def read(self) -> list[set[int]]:
-        """The brokers of each partition, from the solution.
+    def read(self) -> list[tuple[int, set[int]]]:
+        """The leader and the brokers of each partition, from the solution.
 
         Raises:
             NoPlan: the brokers' limits allow too few further replicas.
@@ -395,13 +453,16 @@ class ReplicaProgram:
             {*each.replicas} if stays else set()
             for each, stays in zip(self._placed, self._stays, strict=True)
         ]
+        leaders = [each.replicas[0] for each in self._placed]
         for (number, index), columns in self._columns.items():
             broker = self._targets[index].id
+            if values[columns[-1]]:
+                leaders[number] = broker
             if values[columns].any() and broker not in chosen[number]:
                 if self._stays[number]:
                     chosen[number].remove(self._choose_neighbour(number, index))
                 chosen[number].add(broker)
-        return chosen
+        return list(zip(leaders, chosen, strict=True))
 
     def _choose_neighbour(self, number: int, index: int) -> int:
         """The replica that a new leader replaces: the last one in its rack; the last of all if

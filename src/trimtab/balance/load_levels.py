@@ -16,6 +16,8 @@ the others.
 
 A partition weighs its bytes/s, and 1 % of the mean of all on top: so idle partitions are spread as
 well, and do not all end with one member. All sums are of integers, so they depend on no order.
+
+Long because the ways and the moves share one state of loads, and build on each other.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, nlargest, nsmallest
 from itertools import accumulate
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from trimtab.records import TopicPartition
+from trimtab.balance.members import Group, Member, find_groups
+from trimtab.kafka.records import TopicPartition
 
 _EQUAL_RATE = 1.0
 _UNIT = 10_000
@@ -49,21 +52,6 @@ _MAX_WAYS = 4096
 """Of so many ways to divide the partitions of some members every one is tried."""
 
 _Rank: TypeAlias = tuple[float, int, int, int, TopicPartition]
-_Group: TypeAlias = tuple[int, str | None]  # the class of its members' topics, their rack
-
-
-class Reader(Protocol):
-    """A member, as far as it matters here: its id, the topics to which it subscribes, and its rack,
-    None if it has none. Topics that do not exist may be among them."""
-
-    @property
-    def member_id(self) -> str: ...
-
-    @property
-    def topics(self) -> frozenset[str]: ...
-
-    @property
-    def rack(self) -> str | None: ...
 
 
 _NO_RACKS: Final[frozenset[str]] = frozenset()
@@ -72,8 +60,8 @@ _NO_RACKS: Final[frozenset[str]] = frozenset()
 class _Choice(NamedTuple):
     """Groups whose members may have a partition."""
 
-    order: tuple[_Group, ...]
-    groups: frozenset[_Group]
+    order: tuple[Group, ...]
+    groups: frozenset[Group]
 
 
 class _Score(NamedTuple):
@@ -117,7 +105,7 @@ def _mean(rates: Sequence[float], otherwise: float) -> float:
 
 
 def level_load(
-    readers: Sequence[Reader],
+    readers: Sequence[Member],
     owner: Mapping[TopicPartition, str],
     rates: Mapping[TopicPartition, float],
     racks_of: Callable[[TopicPartition], Collection[str]],
@@ -167,7 +155,7 @@ class _Scene:
 
     def __init__(
         self,
-        members: Sequence[Reader],
+        members: Sequence[Member],
         owner: Mapping[TopicPartition, str],
         rates: Mapping[TopicPartition, float],
         racks_of: Callable[[TopicPartition], Collection[str]],
@@ -178,25 +166,22 @@ class _Scene:
             partition: _ON_TOP + (round(rates[partition] / mean * _UNIT) if mean > 0 else 0)
             for partition in sorted(rates)
         }
-        class_of: dict[frozenset[str], int] = {}
         existing = {partition.topic for partition in rates}
-        self.topics_of = [each.topics & existing for each in members]
-        self.group_of: list[_Group] = [
-            (class_of.setdefault(names, len(class_of)), each.rack)
-            for each, names in zip(members, self.topics_of, strict=True)
-        ]
+        self.group_of, class_topics = find_groups(members, existing)
         place_of = {each.member_id: place for place, each in enumerate(members)}
         self.owner = {
             partition: place
             for partition in self.weight
             if partition in owner
-            and partition.topic in self.topics_of[place := place_of[owner[partition]]]
+            and partition.topic
+            in class_topics[self.group_of[place := place_of[owner[partition]]].topics]
         }
-        names_of = list(class_of)
-        self._is_near: dict[TopicPartition, frozenset[_Group]] = {}
+        self._is_near: dict[TopicPartition, frozenset[Group]] = {}
         by_topic = {
             name: _choose_from(
-                group for group in dict.fromkeys(self.group_of) if name in names_of[group[0]]
+                group
+                for group in dict.fromkeys(self.group_of)
+                if name in class_topics[group.topics]
             )
             for name in existing
         }
@@ -213,7 +198,7 @@ class _Scene:
                 near = near_of[partition.topic, racks] = _choose_from(
                     group
                     for group in everywhere.order
-                    if group[1] is None or not racks or group[1] in racks
+                    if group.rack is None or not racks or group.rack in racks
                 )
             if not near.order:
                 self.least_far += weight
@@ -235,12 +220,12 @@ class _Scene:
         return self.weight[partition] * far, (owner == giver) - (owner == taker)
 
 
-def _choose_from(groups: Iterable[_Group]) -> _Choice:
+def _choose_from(groups: Iterable[Group]) -> _Choice:
     order = tuple(groups)
     return _Choice(order, frozenset(order))
 
 
-def _find_limits(weights: Sequence[int], members: Sequence[Reader]) -> tuple[float, float]:
+def _find_limits(weights: Sequence[int], members: Sequence[Member]) -> tuple[float, float]:
     """What a member should have at most and at least, from the weights in descending order."""
     if not members:
         return 0, 0
@@ -270,7 +255,7 @@ class _Shares:
         self._loads = [0] * len(scene.members)
         self._given: list[dict[TopicPartition, None]] = [{} for _ in scene.members]
         self._holder: dict[TopicPartition, int] = {}
-        self._lightest: dict[_Group, list[tuple[int, int]]] = {}
+        self._lightest: dict[Group, list[tuple[int, int]]] = {}
         self._all: list[tuple[int, int]] = []
         for place, group in enumerate(scene.group_of):
             self._lightest.setdefault(group, []).append((0, place))
@@ -287,9 +272,9 @@ class _Shares:
         return _Score(
             sum(round(self._excess(place)) for place in range(len(self._loads))),
             sum(
-                self._weight[each]
-                for each, place in self._holder.items()
-                if scene.is_far(each, place)
+                self._weight[partition]
+                for partition, place in self._holder.items()
+                if scene.is_far(partition, place)
             ),
             sum(self._holder[each] != place for each, place in scene.owner.items()),
         )
@@ -422,9 +407,9 @@ class _Shares:
                     return giver, taker
             if best is None:
                 light = (
-                    each
-                    for each, load in enumerate(self._loads)
-                    if load <= scene.limit or self._excess(each)
+                    place
+                    for place, load in enumerate(self._loads)
+                    if load <= scene.limit or self._excess(place)
                 )
                 for some in [*((giver, taker) for taker in near), tuple(light)]:
                     if self._divide(some, most, groups):
@@ -481,9 +466,9 @@ class _Shares:
     ) -> list[tuple[int, TopicPartition]]:
         group = self._scene.group_of[taker]
         return sorted(
-            (self._weight[each], each)
-            for each in self._given[giver]
-            if group in groups[each].groups
+            (self._weight[partition], partition)
+            for partition in self._given[giver]
+            if group in groups[partition].groups
         )
 
     def _divide(
@@ -494,14 +479,14 @@ class _Shares:
         movable: list[tuple[int, TopicPartition, list[int]]] = []
         ways = 1
         for place in places:
-            for each in self._given[place]:
-                takers = self._takers(each, places, groups)
+            for partition in self._given[place]:
+                takers = self._takers(partition, places, groups)
                 if len(takers) == 1:
                     continue
                 ways *= len(takers)
                 if ways > _MAX_WAYS:
                     return False
-                movable.append((-self._weight[each], each, takers))
+                movable.append((-self._weight[partition], partition, takers))
         movable.sort()
         loads = {place: self._loads[place] for place in places}
         for weight, each, _ in movable:
@@ -528,9 +513,9 @@ class _Shares:
         search(max(self._scene.limit, *loads.values()), 0)
         if not found:
             return False
-        for (_, each, _), taker in zip(movable, found, strict=True):
-            if taker != self._holder[each]:
-                self._move(each, taker)
+        for (_, partition, _), taker in zip(movable, found, strict=True):
+            if taker != self._holder[partition]:
+                self._move(partition, taker)
         return True
 
     def _takers(
@@ -609,12 +594,12 @@ class _Shares:
                 move(partition, owner)
                 continue
             others: Iterable[TopicPartition] = (
-                each
-                for each in guests[owner]
-                if scene.group_of[holder] in scene.everywhere[each].groups
-                and scene.is_far(each, holder) <= scene.is_far(each, owner)
-                and self._fits(owner, weight - self._weight[each])
-                and self._fits(holder, self._weight[each] - weight)
+                guest
+                for guest in guests[owner]
+                if scene.group_of[holder] in scene.everywhere[guest].groups
+                and scene.is_far(guest, holder) <= scene.is_far(guest, owner)
+                and self._fits(owner, weight - self._weight[guest])
+                and self._fits(holder, self._weight[guest] - weight)
             )
             other = min(others, default=None)
             if other is not None:

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
+from trimtab.balance.placement import PlacementGoal
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
 
 MOVE_COST = 1 << 20
 """Bytes added to the cost of each move, so that empty replicas do not move without need."""
@@ -78,13 +79,23 @@ class NoPlan(UsageError):
     """There are too few brokers, or their limits allow too few further replicas."""
 
 
-def rack_bounds(racks: Mapping[str | None, int], factor: int) -> dict[str | None, tuple[int, int]]:
+def rack_bounds(
+    racks: Mapping[str | None, int], factor: int, goal: PlacementGoal = PlacementGoal.RACKS
+) -> dict[str | None, tuple[int, int]]:
     """By rack, the fewest and the most replicas of a partition that is spread evenly.
 
     Args:
         racks: number of brokers in each rack.
         factor: number of the partition's replicas.
+        goal: with another than `RACKS`, a rack has its share by number of brokers, rounded up or
+            down, as then all brokers can have the same number of replicas (KIP-1194).
     """
+    if goal is not PlacementGoal.RACKS:
+        brokers = sum(racks.values())
+        return {
+            rack: (factor * size // brokers, -(-factor * size // brokers))
+            for rack, size in racks.items()
+        }
     most = 1
     while sum(min(size, most) for size in racks.values()) < factor:
         most += 1

@@ -4,7 +4,8 @@ Replicas are placed only on the given brokers. The goals, the most important fir
 
 1. No broker exceeds its limit, even while the old and the new replicas both exist; a broker over
    its limit loses the excess.
-2. Each partition is spread over the racks as evenly as possible.
+2. Each partition is spread over the racks as evenly as possible; if the `PlacementGoal` is not
+   `RACKS`, in proportion to the brokers of each rack (KIP-1194).
 3. All brokers are the preferred leader of the same number of these partitions, give or take one.
 4. As few bytes are copied as possible, then as few preferred leaders change.
 
@@ -17,9 +18,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from trimtab.balance.moves import Move, NoPlan, PlacedPartition, TargetBroker, rack_bounds
+from trimtab.balance.placement import PlacementGoal
 
 
-def find_moves(placed: Sequence[PlacedPartition], targets: Sequence[TargetBroker]) -> list[Move]:
+def find_moves(
+    placed: Sequence[PlacedPartition],
+    targets: Sequence[TargetBroker],
+    goal: PlacementGoal = PlacementGoal.RACKS,
+) -> list[Move]:
     """The moves that reach the goals; an empty list if no partition has to change.
 
     Args:
@@ -29,19 +35,36 @@ def find_moves(placed: Sequence[PlacedPartition], targets: Sequence[TargetBroker
         NoPlan: there are too few brokers, or their limits allow too few further replicas.
     """
     _check_targets(placed, targets)
-    from trimtab.balance.linear_program import choose_leaders, choose_replicas
+    from trimtab.balance.leader_flow import choose_freely
 
-    chosen = choose_replicas(placed, targets)
-    leaders = choose_leaders(placed, chosen, targets)
+    chosen = choose_freely(placed, targets, goal)
+    if chosen is None:
+        from trimtab.balance.linear_program import choose_within_limits
+
+        chosen = choose_within_limits(placed, targets, goal)
     allowed = {target.id: target for target in targets}
-    moves = []
-    for each, replicas, leader in zip(placed, chosen, leaders, strict=True):
-        stay = [broker for broker in each.replicas if broker in replicas and broker != leader]
-        come = sorted(replicas.difference(each.replicas, {leader}))
-        ordered = (leader, *stay, *come)
-        if ordered != each.replicas:
-            moves.append(Move(each, ordered, tuple(_explain(each, ordered, allowed))))
-    return moves
+    return [
+        Move(partition, replicas, tuple(_explain(partition, replicas, allowed, goal)))
+        for partition, replicas in zip(placed, chosen, strict=True)
+        if replicas != partition.replicas
+    ]
+
+
+def find_lone_brokers(
+    placed: Iterable[PlacedPartition],
+    targets: Sequence[TargetBroker],
+    goal: PlacementGoal = PlacementGoal.RACKS,
+) -> dict[int, int]:
+    """The brokers that are alone in their rack and so must have a replica of each partition, of
+    those with fewer replicas than there are brokers: by broker id, how many that are."""
+    racks = Counter(target.rack for target in targets)
+    lone: Counter[int] = Counter()
+    for factor, count in Counter(len(each.replicas) for each in placed).items():
+        bounds = rack_bounds(racks, factor, goal)
+        elsewhere = sum(most for _, most in bounds.values()) - 1
+        if elsewhere < factor < len(targets):
+            lone.update({each.id: count for each in targets if racks[each.rack] == 1})
+    return dict(lone)
 
 
 def _check_targets(placed: Iterable[PlacedPartition], targets: Sequence[TargetBroker]) -> None:
@@ -59,7 +82,10 @@ def _check_targets(placed: Iterable[PlacedPartition], targets: Sequence[TargetBr
 
 
 def _explain(
-    placed: PlacedPartition, replicas: tuple[int, ...], allowed: Mapping[int, TargetBroker]
+    placed: PlacedPartition,
+    replicas: tuple[int, ...],
+    allowed: Mapping[int, TargetBroker],
+    goal: PlacementGoal,
 ) -> Iterable[str]:
     removed = [each for each in placed.replicas if each not in replicas]
     if not removed:
@@ -72,7 +98,8 @@ def _explain(
     full = [each for each in ours if allowed[each].excess]
     if full:
         yield f"{_brokers(full)} over the limit"
-    bounds = rack_bounds(Counter(target.rack for target in allowed.values()), len(placed.replicas))
+    sizes = Counter(target.rack for target in allowed.values())
+    bounds = rack_bounds(sizes, len(placed.replicas), goal)
     racks = Counter(allowed[each].rack for each in placed.replicas if each in allowed)
     crowded = {
         rack

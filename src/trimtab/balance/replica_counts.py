@@ -38,14 +38,14 @@ class ReplicaCounts:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def add(self, replicas: Sequence[int]) -> None:
+    def add_replicas(self, replicas: Sequence[int]) -> None:
         """Count a new partition with these replicas."""
         for broker in replicas:
             self.on[broker] += 1
         self.preferred[replicas[0]] += 1
         self.total += len(replicas)
 
-    def remove(self, replicas: Sequence[int]) -> None:
+    def remove_replicas(self, replicas: Sequence[int]) -> None:
         """Stop counting a partition with these replicas."""
         for broker in replicas:
             self.on[broker] -= 1

@@ -2,6 +2,10 @@
 
 A command's module has a docstring (its help), `EXAMPLES` (the help's end), `configure(parser)` and
 `run(arguments) -> int` (the exit code).
+
+Tests of broker, controller: test_node.py
+Tests of recover: tests/conformance/test_recover.py
+Tests of parser_tree: test_completion.py
 """
 
 from __future__ import annotations
@@ -12,69 +16,54 @@ import os
 import sys
 from collections.abc import Sequence
 from errno import ENOSPC
+from io import TextIOWrapper
+from types import ModuleType
 
+import trimtab
 from trimtab.cli.parser import MISSPELT, Parser, suggest
 from trimtab.cli.style import say_error
-from trimtab.errors import KafkaError
+from trimtab.kafka.errors import KafkaError, UsageError
+
+_SUMMARIES = {
+    "cluster": "run a cluster, a process for each node; show the id and the brokers of one",
+    "broker": "run one broker in this process",
+    "controller": "run a cluster's controller in this process",
+    "recover": "rebuild a lost controller directory from the brokers' directories",
+    "topics": "list, create, describe, alter and delete topics",
+    "configs": "show and change options of topics and brokers",
+    "features": "show and change levels of features (KIP-584)",
+    "log-dirs": "show the replicas in brokers' log directories",
+    "dump-log": "print and check the files of a log: segments, indexes",
+    "produce": "send each line of standard input as a record",
+    "consume": "print the records of topics, also as a member of a group",
+    "groups": "list, describe, reset and delete consumer groups, and show their lag",
+    "transactions": "list and describe transactions, find and abort those that hang",
+    "offsets": "print first and last offsets, or offsets by timestamp",
+    "delete-records": "delete the records before an offset of each partition",
+    "leader-election": "elect leaders of partitions",
+    "reassign": "move partitions to other brokers, copying as few bytes as possible",
+    "balance": "measure the load of a cluster, and level it for the fewest bytes",
+    "limits": "show replica counts and partition limits (KIP-578)",
+    "shims": "write scripts such as kafka-topics.sh that run trimtab",
+    "completion": "print a script that completes commands in bash, zsh or fish",
+    "producer-perf": "measure a producer's throughput and latency",
+    "consumer-perf": "measure how fast a consumer reads",
+    "experiment": "repeat the measurements of KIP-480, KIP-794 and KIP-1123",
+    "load": "report how a cluster's load is distributed, and what to do about it",
+    "pipeline": "check and run a pipeline on Spark: a file of SQL steps",
+    "demo": "compare ten partitioners on real flight data",
+}
+_ELSEWHERE = {
+    "cluster": "trimtab.cli.cluster_up",
+    "experiment": "lab.experiments",
+    "demo": "lab.demo",
+}
 
 COMMANDS = {
-    "cluster": (
-        "trimtab.cli.cluster",
-        "run a cluster, a process for each node; show the id and the brokers of one",
-    ),
-    "broker": ("trimtab.cli.broker", "run one broker in this process"),
-    "controller": ("trimtab.cli.controller", "run a cluster's controller in this process"),
-    "recover": (
-        "trimtab.cli.recover",
-        "rebuild a lost controller directory from the brokers' directories",
-    ),
-    "topics": ("trimtab.cli.topics", "list, create, describe, alter and delete topics"),
-    "configs": ("trimtab.cli.configs", "show and change options of topics and brokers"),
-    "features": ("trimtab.cli.features", "show and change levels of features (KIP-584)"),
-    "log-dirs": ("trimtab.cli.log_dirs", "show the replicas in brokers' log directories"),
-    "dump-log": ("trimtab.cli.dump_log", "print and check the files of a log: segments, indexes"),
-    "produce": ("trimtab.cli.produce", "send each line of standard input as a record"),
-    "consume": ("trimtab.cli.consume", "print the records of topics, also as a member of a group"),
-    "groups": (
-        "trimtab.cli.groups",
-        "list, describe, reset and delete consumer groups, and show their lag",
-    ),
-    "transactions": (
-        "trimtab.cli.transactions",
-        "list and describe transactions, find and abort those that hang",
-    ),
-    "offsets": ("trimtab.cli.offsets", "print first and last offsets, or offsets by timestamp"),
-    "delete-records": (
-        "trimtab.cli.delete_records",
-        "delete the records before an offset of each partition",
-    ),
-    "leader-election": ("trimtab.cli.leader_election", "elect leaders of partitions"),
-    "reassign": (
-        "trimtab.cli.reassign",
-        "move partitions to other brokers, copying as few bytes as possible",
-    ),
-    "limits": ("trimtab.cli.limits", "show replica counts and partition limits (KIP-578)"),
-    "shims": ("trimtab.cli.shims", "write scripts such as kafka-topics.sh that run trimtab"),
-    "completion": (
-        "trimtab.cli.completion",
-        "print a script that completes commands in bash, zsh or fish",
-    ),
-    "producer-perf": (
-        "trimtab.cli.producer_perf",
-        "measure a producer's throughput and latency",
-    ),
-    "consumer-perf": ("trimtab.cli.consumer_perf", "measure how fast a consumer reads"),
-    "experiment": (
-        "trimtab.cli.experiment",
-        "repeat the measurements of KIP-480, KIP-794 and KIP-1123",
-    ),
-    "load": (
-        "trimtab.cli.load",
-        "report how a cluster's load is distributed, and what to do about it",
-    ),
-    "pipeline": ("trimtab.cli.pipeline", "check and run a pipeline on Spark: a file of SQL steps"),
-    "demo": ("trimtab.cli.demo", "compare eight partitioners on real flight data"),
+    name: (_ELSEWHERE.get(name, f"trimtab.cli.{name.replace('-', '_')}"), summary)
+    for name, summary in _SUMMARIES.items()
 }
+"""By command, its module and what it does."""
 
 FAILED = 1
 INTERRUPTED = 130
@@ -87,11 +76,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0, 1 if the command failed or was rejected, 2 for a misspelt command line
         (raised as SystemExit by argparse), 130 after Ctrl-C.
     """
+    if argv is None:
+        _keep_output_to_results()
     words = list(sys.argv[1:] if argv is None else argv)
     name = ""
     try:
         name = _choose_command(words)
-        module = importlib.import_module(COMMANDS[name][0])
+        module = import_command(name)
         arguments = make_parser(name).parse_args(words[1:])
         code = module.run(arguments)
         sys.stdout.flush()
@@ -113,16 +104,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(code)
 
 
+def import_command(name: str) -> ModuleType:
+    """The module of a command.
+
+    Raises:
+        UsageError: it is in the lab, which only a checkout has.
+    """
+    try:
+        return importlib.import_module(COMMANDS[name][0])
+    except ModuleNotFoundError as error:
+        if error.name != "lab":
+            raise
+        raise UsageError(
+            f"{name} is not part of the installed package, but of trimtab's repository: "
+            f"clone that, and run `make demo`, or `make .venv/built` and `.venv/bin/trimtab {name}`"
+        ) from None
+
+
 def make_parser(name: str) -> Parser:
     """The parser of a command."""
-    module = importlib.import_module(COMMANDS[name][0])
+    module = import_command(name)
     parser = Parser(
-        prog=f"trimtab {name}",
-        description=module.__doc__,
-        epilog=f"examples:\n{module.EXAMPLES}",
+        prog=f"trimtab {name}", description=module.__doc__, epilog=f"examples:\n{module.EXAMPLES}"
     )
     module.configure(parser)
     return parser
+
+
+def _keep_output_to_results() -> None:
+    """Send to stderr what is written to descriptor 1 past `sys.stdout`: libraries in C print there,
+    such as HiGHS its name, and a program that reads our results would stumble over it."""
+    if sys.stdout is None or sys.stderr is None:
+        return
+    sys.stdout.flush()
+    results = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    sys.stdout = TextIOWrapper(
+        open(results, "wb", closefd=False),  # noqa: SIM115 the process's end closes it
+        encoding=sys.stdout.encoding,
+        errors=sys.stdout.errors,
+        newline="",
+        line_buffering=sys.stdout.isatty(),
+    )
 
 
 def _drop_output() -> None:
@@ -152,8 +175,7 @@ def _choose_command(words: Sequence[str]) -> str:
     parser = Parser(
         prog="trimtab",
         usage="trimtab COMMAND [OPTION …]",
-        description="trimtab balances load over partitions: a Kafka-protocol cluster, its clients "
-        "and a Spark pipeline in one Python package.",
+        description=(trimtab.__doc__ or "").partition("\n")[0],  # none with python -OO
         epilog=f"commands:\n{listing}\n\n"
         "For the options of a command: trimtab topics --help\n"
         "Without --bootstrap-server a command connects to 127.0.0.1:9092, where "

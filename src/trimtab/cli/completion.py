@@ -10,7 +10,7 @@ import argparse
 import importlib
 from typing import Any, Final
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 EXAMPLES = """\
   trimtab completion bash > ~/.local/share/bash-completion/completions/trimtab

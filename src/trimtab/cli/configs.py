@@ -9,25 +9,27 @@ error.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trimtab.cli.options import (
-    RefusedOption,
     add_client_options,
-    read_client_options,
+    add_options,
     read_properties_file,
+    refuse_both,
+    refuse_options,
 )
 from trimtab.cli.parser import suggest
-from trimtab.cli.selection import connect_admin
-from trimtab.errors import UsageError
+from trimtab.cli.results import print_result
+from trimtab.cli.selection import connect, describe_brokers
+from trimtab.cli.style import say_warning
+from trimtab.kafka.errors import UsageError
 
 if TYPE_CHECKING:
-    from trimtab.blocking.admin import Admin
     from trimtab.client.admin import ConfigEntry
     from trimtab.client.admin.answers import ConfigKind
+    from trimtab.client.blocking.admin import Admin
 
 EXAMPLES = """\
   trimtab configs --describe --topic flights
@@ -88,87 +90,48 @@ class Entity(NamedTuple):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    verb = parser.add_mutually_exclusive_group(required=True)
-    verb.add_argument("--describe", action="store_true", help="show options")
-    verb.add_argument("--alter", action="store_true", help="change options")
+    options = {
+        "--describe": "show options",
+        "| --alter": "change options",
+    }
+    add_options(parser, options, required=("--describe",))
     which = parser.add_argument_group(
         "whose options", "either with --entity-type and --entity-name, or with a short option"
     )
-    which.add_argument(
-        "--entity-type",
-        action="append",
-        default=[],
-        metavar="TYPE",
-        help="topics or brokers: what --entity-name names",
-    )
-    which.add_argument(
-        "--entity-name",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="the topic, or the broker's number (default with --describe: all of the type)",
-    )
-    which.add_argument(
-        "--entity-default",
-        action="store_true",
-        help="with --entity-type brokers: the default options of all brokers",
-    )
-    which.add_argument(
-        "--topic", metavar="NAME", help="short for --entity-type topics --entity-name NAME"
-    )
-    which.add_argument(
-        "--broker", metavar="ID", help="short for --entity-type brokers --entity-name ID"
-    )
-    which.add_argument(
-        "--broker-defaults",
-        action="store_true",
-        help="short for --entity-type brokers --entity-default",
-    )
-    for flag, entity_type in _SHORTHANDS.items():
-        which.add_argument(f"--{flag}", action=RefusedOption, why=_say_missing(entity_type))
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help="with --describe: show all options, not only those set for this topic or broker",
-    )
-    parser.add_argument(
-        "--add-config",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE,…",
-        help="with --alter: options to set; put values with commas in square brackets: a=[x,y]",
-    )
-    parser.add_argument(
-        "--add-config-file",
-        metavar="FILE",
-        help="with --alter: a file of options to set, one NAME=VALUE a line",
-    )
-    parser.add_argument(
-        "--delete-config",
-        action="append",
-        default=[],
-        metavar="NAME,…",
-        help="with --alter: remove these options, so that their defaults apply again",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print a line with a JSON object for each entity"
-    )
-    parser.add_argument(
-        "--bootstrap-controller",
-        action=RefusedOption,
-        why="the controller does not serve configs here: name brokers with --bootstrap-server",
-    )
+    options = {
+        "--entity-type TYPE *": "topics or brokers: what --entity-name names",
+        "--entity-name NAME *": "the topic, or the broker's number (default with --describe: all "
+        "of the type)",
+        "--entity-default": "with --entity-type brokers: the default options of all brokers",
+        "--topic NAME": "short for --entity-type topics --entity-name NAME",
+        "--broker ID": "short for --entity-type brokers --entity-name ID",
+        "--broker-defaults": "short for --entity-type brokers --entity-default",
+    }
+    add_options(which, options)
+    refuse_options(which, {f"--{flag}": _say_missing(of) for flag, of in _SHORTHANDS.items()})
+    options = {
+        "--all": "with --describe: show all options, not only those set for this topic or broker",
+        "--add-config NAME=VALUE,… *": "with --alter: options to set; put values with commas in "
+        "square brackets: a=[x,y]",
+        "--add-config-file FILE": "with --alter: a file of options to set, one NAME=VALUE a line",
+        "--delete-config NAME,… *": "with --alter: remove these options, so that their defaults "
+        "apply again",
+        "--json": "print a line with a JSON object for each entity",
+    }
+    add_options(parser, options)
+    why = "the controller does not serve configs here: name brokers with --bootstrap-server"
+    refuse_options(parser, {"--bootstrap-controller": why})
     add_client_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     entity = choose_entity(arguments)
     changes = read_changes(arguments)
-    with connect_admin(read_client_options(arguments)) as admin:
+    with connect(arguments) as admin:
         if arguments.alter:
-            alter(admin, entity, changes, arguments.json)
+            alter(admin, arguments, entity, changes)
         else:
-            describe(admin, entity, arguments.all, arguments.json)
+            describe(admin, arguments, entity)
     return 0
 
 
@@ -191,12 +154,12 @@ def choose_entity(arguments: argparse.Namespace) -> Entity:
             "and --broker-defaults: use the long options or the short ones, not both"
         )
     names += [each for listed in short.values() for each in listed]
-    for each in types:
-        if each in _MISSING:
-            raise UsageError(f"--entity-type {each}: {_say_missing(each)}")
-        if each not in KINDS:
+    for kind in types:
+        if kind in _MISSING:
+            raise UsageError(f"--entity-type {kind}: {_say_missing(kind)}")
+        if kind not in KINDS:
             raise UsageError(
-                f"--entity-type {each!r}: write topics or brokers{suggest(each, KINDS)}"
+                f"--entity-type {kind!r}: write topics or brokers{suggest(kind, KINDS)}"
             )
     if not types:
         raise UsageError(
@@ -244,8 +207,7 @@ def read_changes(arguments: argparse.Namespace) -> dict[str, str | None]:
             "--alter changes nothing: add --add-config NAME=VALUE, --add-config-file FILE or "
             "--delete-config NAME"
         )
-    if arguments.add_config and arguments.add_config_file is not None:
-        raise UsageError("--add-config and --add-config-file are both given: give one")
+    refuse_both(arguments, "add_config", "add_config_file")
     changes: dict[str, str | None] = {}
     if arguments.add_config_file is not None:
         changes.update(read_properties_file(arguments.add_config_file))
@@ -283,55 +245,63 @@ def read_added(text: str) -> dict[str, str]:
 
 
 def alter(
-    admin: Admin, entity: Entity, changes: Mapping[str, str | None], as_json: bool = False
+    admin: Admin, arguments: argparse.Namespace, entity: Entity, changes: Mapping[str, str | None]
 ) -> None:
     name = entity.name or ""
     admin.alter_configs(entity.kind, name, changes)
-    if as_json:
-        # Names only: a value may be a password.
-        shown = {
-            **_show_entity(entity.type, name),
-            "set": [option for option, value in changes.items() if value is not None],
-            "deleted": [option for option, value in changes.items() if value is None],
-        }
-        print(json.dumps(shown))
-    elif name:
-        print(f"Completed updating config for {entity.kind} {name}.")
-    else:
-        print(f"Completed updating default config for {entity.type} in the cluster.")
+    # Names only: a value may be a password.
+    shown = {
+        **_show_entity(entity, name),
+        "set": [option for option, value in changes.items() if value is not None],
+        "deleted": [option for option, value in changes.items() if value is None],
+    }
+    what = (
+        f"config for {entity.kind} {name}"
+        if name
+        else f"default config for {entity.type} in the cluster"
+    )
+    print_result(arguments, shown, f"Completed updating {what}.")
 
 
-def describe(admin: Admin, entity: Entity, everything: bool = False, as_json: bool = False) -> None:
-    known = _list_names(admin, entity.type)
+def describe(admin: Admin, arguments: argparse.Namespace, entity: Entity) -> None:
+    everything = arguments.all
+    known, stopped = _list_names(admin, entity.type)
     all_topics = entity.kind == "topic" and entity.name is None
     of_topics = admin.describe_topic_configs(known) if all_topics else {}
     for name in known if entity.name is None else [entity.name]:
         # Kafka's tool does not fail here. With --all it asks the cluster, which returns an error.
         if name not in known and not everything:
-            print(
-                json.dumps({**_show_entity(entity.type, name), "configs": None})
-                if as_json
-                else f"The {entity.kind} '{name}' doesn't exist and doesn't have dynamic config."
-            )
+            text = f"The {entity.kind} '{name}' doesn't exist and doesn't have dynamic config."
+            print_result(arguments, {**_show_entity(entity, name), "configs": None}, text)
+            continue
+        try:
+            found = of_topics.get(name) or admin.describe_configs(entity.kind, name)
+        except UsageError as error:
+            if entity.name is not None:
+                raise
+            say_warning(str(error))
             continue
         entries = [
-            each
-            for each in of_topics.get(name) or admin.describe_configs(entity.kind, name)
-            if everything or each.source.name == _own_source(entity.kind, name)
+            entry
+            for entry in found
+            if everything or entry.source.name == _own_source(entity.kind, name)
         ]
-        if as_json:
-            configs = [_show_entry(each) for each in entries]
-            print(json.dumps({**_show_entity(entity.type, name), "configs": configs}))
-        else:
-            print(_write_heading(entity, name, everything))
-            for each in entries:
-                print(write_entry(each))
+        if entity.name is None and name in stopped and not entries:
+            continue  # Kafka's tool lists no stopped broker; what was left on one is worth a line
+        heading = f"{'All' if everything else 'Dynamic'} configs for {entity.kind} {name} are:"
+        if not name:
+            heading = f"Default configs for {entity.type} in the cluster are:"
+        configs = [_show_entry(each) for each in entries]
+        text = "\n".join([heading, *map(write_entry, entries)])
+        print_result(arguments, {**_show_entity(entity, name), "configs": configs}, text)
 
 
-def _list_names(admin: Admin, entity_type: str) -> list[str]:
+def _list_names(admin: Admin, entity_type: str) -> tuple[list[str], set[str]]:
+    """All names, and which of them are brokers that are stopped."""
     if entity_type == "topics":
-        return admin.topics(include_internal=True)
-    return [*(str(node.id) for node in admin.cluster().nodes), ""]
+        return admin.topics(include_internal=True), set()
+    cluster = describe_brokers(admin)
+    return [*(str(node.id) for node in cluster.nodes), ""], set(map(str, cluster.fenced))
 
 
 def _own_source(kind: ConfigKind, name: str) -> str:
@@ -341,16 +311,11 @@ def _own_source(kind: ConfigKind, name: str) -> str:
     return "DYNAMIC_BROKER_CONFIG" if name else "DYNAMIC_DEFAULT_BROKER_CONFIG"
 
 
-def _write_heading(entity: Entity, name: str, everything: bool) -> str:
-    if not name:
-        return f"Default configs for {entity.type} in the cluster are:"
-    return f"{'All' if everything else 'Dynamic'} configs for {entity.kind} {name} are:"
-
-
 def write_entry(entry: ConfigEntry) -> str:
     """An option as kafka-configs shows it."""
     synonyms = ", ".join(
-        f"{each.source.name}:{each.name}={_write_value(each.value)}" for each in entry.synonyms
+        f"{synonym.source.name}:{synonym.name}={_write_value(synonym.value)}"
+        for synonym in entry.synonyms
     )
     return (
         f"  {entry.name}={_write_value(entry.value)} "
@@ -362,8 +327,8 @@ def _write_value(value: str | None) -> str:
     return "null" if value is None else value
 
 
-def _show_entity(entity_type: str, name: str) -> dict[str, object]:
-    return {"entityType": entity_type, "entityName": name or None}
+def _show_entity(entity: Entity, name: str) -> dict[str, object]:
+    return {"entityType": entity.type, "entityName": name or None}
 
 
 def _show_entry(entry: ConfigEntry) -> dict[str, object]:
@@ -374,7 +339,7 @@ def _show_entry(entry: ConfigEntry) -> dict[str, object]:
         "sensitive": entry.is_sensitive,
         "readOnly": entry.is_read_only,
         "synonyms": [
-            {"source": each.source.name, "name": each.name, "value": each.value}
-            for each in entry.synonyms
+            {"source": synonym.source.name, "name": synonym.name, "value": synonym.value}
+            for synonym in entry.synonyms
         ],
     }

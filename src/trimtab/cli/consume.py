@@ -16,24 +16,25 @@ import json
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from trimtab.cli.options import (
     add_client_options,
-    add_list_option,
+    add_options,
+    complete_properties,
     read_client_options,
-    read_pairs,
-    read_properties_file,
+    read_tool_properties,
 )
 from trimtab.cli.reach import report_unreachable
 from trimtab.cli.selection import choose_partitions, connect_admin, list_partitions
 from trimtab.cli.stopping import Stop
-from trimtab.errors import UsageError
-from trimtab.records import Record, TimestampType, TopicPartition
+from trimtab.cli.style import say_note
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import Record, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
-    from trimtab.blocking.consumer import Consumer
+    from trimtab.client.blocking.consumer import Consumer
 
 EXAMPLES = """\
   trimtab consume --topic greetings --from-beginning --timeout-ms 1000
@@ -63,65 +64,42 @@ FORMATTER_DEFAULTS = {
 }
 
 
+def add_topics(parser: argparse.ArgumentParser) -> None:
+    """The topics that a consumer reads."""
+    options = {
+        "--topic TOPIC": "read this topic",
+        "| --include REGEX": "read the topics whose whole name matches",
+    }
+    add_options(parser, options, required=("--topic",))
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--topic", help="read this topic")
-    which.add_argument(
-        "--include", metavar="REGEX", help="read the topics whose whole name matches"
-    )
-    parser.add_argument(
-        "--partition", type=int, help="read only this partition of the topic (default: all)"
-    )
-    parser.add_argument("--group", help="read as a member of this consumer group (default: none)")
-    start = parser.add_mutually_exclusive_group()
-    start.add_argument(
-        "--from-beginning",
-        action="store_true",
-        help="begin with the earliest record; with --group only where the group has no offset",
-    )
-    start.add_argument(
-        "--offset",
-        help="where to begin: a number (with --partition), earliest or latest (default: latest); "
-        "not with --group",
-    )
-    parser.add_argument(
-        "--max-messages", type=int, metavar="N", help="end after N records (default: -1, no limit)"
-    )
-    parser.add_argument(
-        "--timeout-ms",
-        type=int,
-        metavar="MS",
-        help="end when no record has arrived for this many milliseconds (default: never)",
-    )
-    parser.add_argument(
-        "--isolation-level",
-        choices=("read_committed", "read_uncommitted"),
-        help="read_committed: leave out records of open and aborted transactions (default: "
-        "read_uncommitted)",
-    )
-    add_list_option(
-        parser,
-        "--formatter-property",
-        "--property",
-        dest="formatter",
-        metavar="NAME=VALUE",
-        help="what to print of each record: " + ", ".join(FORMATTER_DEFAULTS),
-    )
-    parser.add_argument(
-        "--formatter-config",
-        metavar="FILE",
-        help="a file of such properties; those of --formatter-property override it",
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print each record as a JSON object; keys and values that are not UTF-8 are base64",
-    )
+    add_topics(parser)
+    options = {
+        "--partition PARTITION": "read only this partition of the topic (default: all)",
+        "--group GROUP": "read as a member of this consumer group (default: none)",
+        "--from-beginning": "begin with the earliest record; with --group only where the group "
+        "has no offset",
+        "| --offset OFFSET": "where to begin: a number (with --partition), earliest or latest "
+        "(default: latest); not with --group",
+        "--max-messages N": "end after N records (default: -1, no limit)",
+        "--timeout-ms MS": "end when no record has arrived for this many milliseconds (default: "
+        "never)",
+        "--isolation-level {read_committed,read_uncommitted}": "read_committed: leave out records "
+        "of open and aborted transactions (default: read_uncommitted)",
+        "--formatter-property --property NAME=VALUE …": "what to print of each record: "
+        + ", ".join(FORMATTER_DEFAULTS),
+        "--formatter-config FILE": "a file of such properties; those of --formatter-property "
+        "override it",
+        "--json": "print each record as a JSON object; keys and values that are not UTF-8 are "
+        "base64",
+    }
+    add_options(parser, options)
     add_client_options(parser, properties=["--consumer-property"], files=["--consumer.config"])
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from trimtab.blocking.consumer import Consumer
+    from trimtab.client.blocking.consumer import Consumer
 
     write_record = write_json if arguments.json else TextFormat(read_formatter(arguments)).write
     limit = read_limit(arguments.max_messages)
@@ -136,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             start = "earliest" if arguments.from_beginning else arguments.offset or "latest"
             consumer.assign(partitions)
-            begin(consumer, partitions, start)
+            seek_partitions(consumer, partitions, start)
         waiting_since = time.monotonic()
         try:
             while not stop.code and (limit is None or printed < limit):
@@ -153,17 +131,13 @@ def run(arguments: argparse.Namespace) -> int:
                 elif wait_ms(arguments.timeout_ms, waiting_since) == 0:
                     break
         finally:
-            print(f"Processed a total of {printed} messages", file=sys.stderr)
+            say_note(f"Processed a total of {printed} messages")
     return stop.code
 
 
 def read_formatter(arguments: argparse.Namespace) -> dict[str, str]:
     """The properties of --formatter-config, overridden by those of --formatter-property."""
-    file = arguments.formatter_config
-    return {
-        **({} if file is None else read_properties_file(file)),
-        **read_pairs(arguments.formatter),
-    }
+    return read_tool_properties(arguments.formatter_config, arguments.formatter_property)
 
 
 def read_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -239,7 +213,7 @@ def read_limit(count: int | None) -> int | None:
     return None if count == -1 else count
 
 
-def begin(consumer: Consumer, partitions: list[TopicPartition], offset: str) -> None:
+def seek_partitions(consumer: Consumer, partitions: list[TopicPartition], offset: str) -> None:
     """Seek every partition to `earliest`, `latest` or a number.
 
     Raises:
@@ -275,16 +249,7 @@ class TextFormat:
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        for name in properties:
-            if name not in FORMATTER_DEFAULTS:
-                known = ", ".join(FORMATTER_DEFAULTS)
-                raise UsageError(f"unknown formatter property {name!r}: known are {known}")
-        chosen = {**FORMATTER_DEFAULTS, **properties}
-        self._shown = {
-            name.removeprefix("print.")
-            for name, value in chosen.items()
-            if name.startswith("print.") and value.lower() == "true"
-        }
+        chosen = complete_properties(properties, FORMATTER_DEFAULTS, "formatter")
         unescaped = {
             name: value.replace("\\t", "\t").replace("\\n", "\n").encode()
             for name, value in chosen.items()
@@ -294,26 +259,25 @@ class TextFormat:
         self._headers_separator = unescaped["headers.separator"]
         self._null = unescaped["null.literal"]
 
+        fields: dict[str, Callable[[Record], bytes]] = {
+            "timestamp": _write_timestamp,
+            "partition": lambda record: b"Partition:%d" % record.partition,
+            "offset": lambda record: b"Offset:%d" % record.offset,
+            "headers": self._write_headers,
+            "key": lambda record: self._or_null(record.key),
+            "value": lambda record: self._or_null(record.value),
+        }
+        self._fields = [
+            write for name, write in fields.items() if chosen[f"print.{name}"].lower() == "true"
+        ]
+
     def write(self, record: Record) -> bytes:
-        fields = []
-        if "timestamp" in self._shown:
-            fields.append(_write_timestamp(record))
-        if "partition" in self._shown:
-            fields.append(b"Partition:%d" % record.partition)
-        if "offset" in self._shown:
-            fields.append(b"Offset:%d" % record.offset)
-        if "headers" in self._shown:
-            fields.append(
-                self._headers_separator.join(
-                    name.encode() + b":" + self._or_null(value) for name, value in record.headers
-                )
-                or b"NO_HEADERS"
-            )
-        if "key" in self._shown:
-            fields.append(self._or_null(record.key))
-        if "value" in self._shown:
-            fields.append(self._or_null(record.value))
+        fields = [write(record) for write in self._fields]
         return self._key_separator.join(fields) + self._line_separator
+
+    def _write_headers(self, record: Record) -> bytes:
+        pairs = (name.encode() + b":" + self._or_null(value) for name, value in record.headers)
+        return self._headers_separator.join(pairs) or b"NO_HEADERS"
 
     def _or_null(self, data: bytes | None) -> bytes:
         return self._null if data is None else data

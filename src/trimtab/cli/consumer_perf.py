@@ -13,18 +13,23 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trimtab.cli.consume import read_pattern
+from trimtab.cli.consume import add_topics, read_pattern
 from trimtab.cli.date_format import parse_date_format
 from trimtab.cli.metrics import describe_metrics, list_metrics, print_metrics
-from trimtab.cli.options import add_client_options, positive, read_client_options
+from trimtab.cli.options import (
+    add_client_options,
+    add_options,
+    read_client_options,
+    refuse_broker_list,
+)
 from trimtab.cli.reach import report_unreachable
 from trimtab.cli.stopping import Stop
 from trimtab.cli.style import say_warning
 from trimtab.cli.table import show_count
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 if TYPE_CHECKING:
-    from trimtab.blocking.consumer import Consumer
+    from trimtab.client.blocking.consumer import Consumer
 
 EXAMPLES = """\
   trimtab consumer-perf --topic t --num-records 1000000
@@ -49,80 +54,32 @@ DETAILED_HEAD: Final = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--topic", help="read this topic")
-    which.add_argument(
-        "--include", metavar="REGEX", help="read the topics whose whole name matches"
-    )
-    parser.add_argument(
-        "--num-records",
-        "--messages",
-        dest="num_records",
-        type=positive,
-        required=True,
-        metavar="N",
-        help="end after this many records",
-    )
-    parser.add_argument(
-        "--group", help="the consumer group (default: perf-consumer- and a random number)"
-    )
-    parser.add_argument(
-        "--from-latest",
-        action="store_true",
-        help="where the group has no offset, begin at the end (default: with the earliest record)",
-    )
-    parser.add_argument(
-        "--fetch-size",
-        type=positive,
-        metavar="BYTES",
-        help="most bytes of a partition in one fetch (default: 1048576)",
-    )
-    parser.add_argument(
-        "--socket-buffer-size",
-        type=positive,
-        metavar="BYTES",
-        help="receive buffer of the socket (default: 2097152)",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=positive,
-        default=10_000,
-        metavar="MS",
-        help="end when no record has arrived for this many milliseconds (default: 10000)",
-    )
-    parser.add_argument(
-        "--show-detailed-stats",
-        action="store_true",
-        help="print a line each --reporting-interval, in place of one at the end",
-    )
-    parser.add_argument(
-        "--reporting-interval",
-        type=positive,
-        default=5000,
-        metavar="MS",
-        help="with --show-detailed-stats: milliseconds between lines (default: 5000)",
-    )
-    parser.add_argument("--hide-header", action="store_true", help="leave out the first line")
-    parser.add_argument(
-        "--print-metrics", action="store_true", help="print the consumer's metrics at the end"
-    )
-    parser.add_argument(
-        "--date-format",
-        type=parse_date_format,
-        default=DATE_FORMAT,
-        metavar="PATTERN",
-        help=f"the form of times, as for Java's SimpleDateFormat (default: {DATE_FORMAT})",
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print a JSON object for each line, without a header; another for the metrics",
+    add_topics(parser)
+    options = {
+        "--num-records --messages N>0": "end after this many records",
+        "--group GROUP": "the consumer group (default: perf-consumer- and a random number)",
+        "--from-latest": "where the group has no offset, begin at the end (default: with the "
+        "earliest record)",
+        "--fetch-size BYTES>0": "most bytes of a partition in one fetch (default: 1048576)",
+        "--socket-buffer-size BYTES>0": "receive buffer of the socket (default: 2097152)",
+        "--timeout MS>0=10000": "end when no record has arrived for this many milliseconds",
+        "--show-detailed-stats": "print a line each --reporting-interval, in place of one at the "
+        "end",
+        "--reporting-interval MS>0=5000": "with --show-detailed-stats: milliseconds between lines",
+        "--hide-header": "leave out the first line",
+        "--print-metrics": "print the consumer's metrics at the end",
+        f"--date-format PATTERN={DATE_FORMAT}": "the form of times, as for Java's SimpleDateFormat",
+        "--json": "print a JSON object for each line, without a header; another for the metrics",
+    }
+    add_options(
+        parser, options, required=("--num-records",), types={"--date-format": parse_date_format}
     )
     add_client_options(parser, files=["--consumer.config"])
+    refuse_broker_list(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from trimtab.blocking.consumer import Consumer
+    from trimtab.client.blocking.consumer import Consumer
 
     options = read_options(arguments)
     topics = [arguments.topic] if arguments.include is None else read_pattern(arguments.include)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from trimtab.cli.json_file import read_partition_entries
-from trimtab.cli.options import add_client_options, read_client_options
-from trimtab.cli.selection import connect_admin
-from trimtab.errors import BrokerError, UsageError
+from trimtab.cli.options import add_client_options, add_options
+from trimtab.cli.results import name_error, say, take_refusals
+from trimtab.cli.selection import connect
+from trimtab.cli.style import say_note
+from trimtab.kafka.errors import UsageError
 
 if TYPE_CHECKING:
-    from trimtab.records import TopicPartition
+    from trimtab.kafka.records import TopicPartition
 
 EXAMPLES = """\
   echo '{"partitions": [{"topic": "flights", "partition": 0, "offset": 1000}]}' > offsets.json
@@ -30,39 +30,29 @@ _ALL: Final = -1
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--offset-json-file",
-        metavar="FILE",
-        required=True,
-        help=f"the partitions and offsets, as in {_FORM}",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print a line with a JSON object for each partition"
-    )
+    options = {
+        "--offset-json-file FILE": f"the partitions and offsets, as in {_FORM}",
+        "--json": "print a line with a JSON object for each partition",
+    }
+    add_options(parser, options, required=("--offset-json-file",))
     add_client_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from trimtab.client.admin import PartlyRefused
-
     offsets = read_offsets(arguments.offset_json_file)
-    refusals: Mapping[TopicPartition, BrokerError] = {}
-    with connect_admin(read_client_options(arguments)) as admin:
-        if not arguments.json:
-            print("Executing records delete operation")
-        try:
-            done = admin.delete_records(dict(offsets.items()))
-        except PartlyRefused as partly:
-            refusals, done = partly.refusals, partly.done
-    if not arguments.json:
-        print("Records delete operation completed:")
+    with connect(arguments) as admin:
+        say(arguments, "Executing records delete operation")
+        done, refusals = take_refusals(lambda: admin.delete_records(dict(offsets.items())))
+    say(arguments, "Records delete operation completed:")
     for partition in sorted(offsets):
         if arguments.json:
-            print(json.dumps(_show(partition, done.get(partition), refusals.get(partition))))
+            error = name_error(refusals.get(partition))
+            shown = {"lowWatermark": done.get(partition), "error": error}
+            print(json.dumps({**partition._asdict(), **shown}))
         elif partition in done:
             print(f"partition: {partition}\tlow_watermark: {done[partition]}")
         else:
-            print(f"partition: {partition}\terror: {refusals[partition]}", file=sys.stderr)
+            say_note(f"partition: {partition}\terror: {refusals[partition]}")
     return 1 if refusals else 0
 
 
@@ -82,13 +72,3 @@ def read_offsets(path: str) -> dict[TopicPartition, int]:
             )
         offsets[partition] = offset
     return offsets
-
-
-def _show(
-    partition: TopicPartition, low_watermark: int | None, error: BrokerError | None
-) -> dict[str, object]:
-    return {
-        **partition._asdict(),
-        "lowWatermark": low_watermark,
-        "error": None if error is None else error.code.name,
-    }

@@ -7,25 +7,25 @@ feature's levels are shown as Apache Kafka's releases.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from trimtab.cli.options import (
-    RefusedOption,
     add_client_options,
-    add_list_option,
-    read_client_options,
+    add_options,
+    refuse_both,
+    refuse_misplaced,
+    refuse_options,
 )
-from trimtab.cli.selection import connect_admin
-from trimtab.cli.style import say_error
+from trimtab.cli.results import name_error, print_result, take_refusals
+from trimtab.cli.selection import connect
+from trimtab.cli.style import say_error, say_note
 from trimtab.cli.table import show_count
-from trimtab.errors import BrokerError, UsageError
+from trimtab.kafka.errors import UsageError
 
 if TYPE_CHECKING:
-    from trimtab.blocking.admin import Admin
     from trimtab.client.admin.features import Change
+    from trimtab.client.blocking.admin import Admin
 
 EXAMPLES = """\
   trimtab features describe
@@ -72,37 +72,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="describe: show the levels; upgrade, downgrade, disable: change them; "
         "version-mapping: show the levels of a release",
     )
-    add_list_option(
-        parser,
-        "--feature",
-        metavar="NAME=LEVEL",
-        help="with upgrade and downgrade: the new level; with disable: only the name",
-    )
-    parser.add_argument(
-        "--release-version",
-        metavar="RELEASE",
-        help="the levels of this release of Apache Kafka, such as 4.3 or 4.0-IV3 "
-        f"(default of version-mapping: {RELEASES[-1]})",
-    )
-    parser.add_argument(
-        "--unsafe",
-        action="store_true",
-        help="with downgrade and disable: also if metadata may be lost",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="check the change, but do not carry it out"
-    )
-    parser.add_argument(
-        "--node-id", type=int, metavar="N", help="with describe: ask this broker (default: any)"
-    )
-    parser.add_argument(
-        "--metadata",
-        action=RefusedOption,
-        why="it is deprecated in Kafka: write --release-version, or --feature metadata.version=25",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print a line with a JSON object for each feature"
-    )
+    options = {
+        "--feature NAME=LEVEL …": "with upgrade and downgrade: the new level; with disable: only "
+        "the name",
+        "--release-version RELEASE": "the levels of this release of Apache Kafka, such as 4.3 or "
+        f"4.0-IV3 (default of version-mapping: {RELEASES[-1]})",
+        "--unsafe": "with downgrade and disable: also if metadata may be lost",
+        "--dry-run": "check the change, but do not carry it out",
+        "--node-id N": "with describe: ask this broker (default: any)",
+        "--json": "print a line with a JSON object for each feature",
+    }
+    add_options(parser, options)
+    why = "it is deprecated in Kafka: write --release-version, or --feature metadata.version=25"
+    refuse_options(parser, {"--metadata": why})
     add_client_options(parser)
 
 
@@ -112,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     if verb == "version-mapping":
         return print_mapping(arguments)
     levels = {} if verb == "describe" else choose_levels(arguments)
-    with connect_admin(read_client_options(arguments)) as admin:
+    with connect(arguments) as admin:
         if verb == "describe":
             return describe(admin, arguments)
         return update(admin, arguments, levels)
@@ -123,56 +105,44 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     Raises:
         UsageError: an option does not go with the verb, or a level with another option.
     """
-    for name, verbs in _VERBS.items():
-        if getattr(arguments, name) not in (None, False, []) and arguments.verb not in verbs:
-            raise UsageError(
-                f"--{name.replace('_', '-')} goes with {' and '.join(verbs)}, "
-                f"not with {arguments.verb}"
-            )
-    if arguments.feature and arguments.release_version is not None:
-        raise UsageError("--feature and --release-version are both given: give one")
+    refuse_misplaced(arguments, _VERBS, arguments.verb)
+    refuse_both(arguments, "feature", "release_version")
 
 
 def describe(admin: Admin, arguments: argparse.Namespace) -> int:
     found = admin.describe_features(arguments.node_id)
     for name, (least, most) in found.supported.items():
         level = found.finalized.get(name, 0)
-        if arguments.json:
-            keys = ("feature", "supported_min", "supported_max", "finalized", "epoch")
-            print(json.dumps(dict(zip(keys, (name, least, most, level, found.epoch), strict=True))))
-            continue
+        keys = ("feature", "supported_min", "supported_max", "finalized", "epoch")
+        shown = dict(zip(keys, (name, least, most, level, found.epoch), strict=True))
         lowest, highest, finalized = (show_level(name, each) for each in (least, most, level))
-        print(
+        print_result(
+            arguments,
+            shown,
             f"Feature: {name:<40}  SupportedMinVersion: {lowest:<15}  "
             f"SupportedMaxVersion: {highest:<15}  FinalizedVersionLevel: {finalized:<15}  "
-            f"Epoch: {'-' if found.epoch is None else found.epoch}"
+            f"Epoch: {'-' if found.epoch is None else found.epoch}",
         )
     if not found.supported:
-        print("The cluster has no levels of features.", file=sys.stderr)
+        say_note("The cluster has no levels of features.")
     return 0
 
 
 def update(admin: Admin, arguments: argparse.Namespace, levels: Mapping[str, int]) -> int:
-    from trimtab.client.admin import PartlyRefused
-
     verb, is_dry = arguments.verb, arguments.dry_run
     change: Change = "unsafe_downgrade" if arguments.unsafe else "safe_downgrade"
-    refusals: Mapping[str, BrokerError] = {}
-    try:
-        admin.update_features(levels, "upgrade" if verb == "upgrade" else change, is_dry)
-    except PartlyRefused as refused:
-        refusals = refused.refusals
+    if verb == "upgrade":
+        change = "upgrade"
+    _, refusals = take_refusals(lambda: admin.update_features(levels, change, is_dry))
     for name, level in sorted(levels.items()):
         error = refusals.get(name)
         target = "" if verb == "disable" else f" to {level}"
-        if arguments.json:
-            code = None if error is None else error.code.name
-            print(json.dumps({"feature": name, "level": level, "error": code}))
-        elif error is None:
-            print(f"{name} {'can be' if is_dry else 'was'} {verb}d{target}.")
-        else:
+        text = f"{name} {'can be' if is_dry else 'was'} {verb}d{target}."
+        if error is not None:
             why = error.detail or error.code.name
-            print(f"{'Can' if is_dry else 'Could'} not {verb} {name}{target}. {why}")
+            text = f"{'Can' if is_dry else 'Could'} not {verb} {name}{target}. {why}"
+        shown = {"feature": name, "level": level, "error": name_error(error)}
+        print_result(arguments, shown, text)
     if refusals:
         say_error(f"{len(refusals)} of {show_count(len(levels), 'change')} failed.")
     return 1 if refusals else 0
@@ -181,10 +151,8 @@ def update(admin: Admin, arguments: argparse.Namespace, levels: Mapping[str, int
 def print_mapping(arguments: argparse.Namespace) -> int:
     release = arguments.release_version or RELEASES[-1]
     for name, level in levels_of(release).items():
-        if arguments.json:
-            print(json.dumps({"feature": name, "level": level}))
-        else:
-            print(f"{name}={level}{f' ({release})' if name == METADATA else ''}")
+        text = f"{name}={level}{f' ({release})' if name == METADATA else ''}"
+        print_result(arguments, {"feature": name, "level": level}, text)
     return 0
 
 
@@ -223,7 +191,8 @@ def levels_of(release: str) -> dict[str, int]:
         UsageError: there is no such release.
     """
     at = max(
-        (number for number, name in enumerate(RELEASES) if _is_of(name, release)), default=None
+        (at for at, name in enumerate(RELEASES) if release in (name, name.partition("-")[0])),
+        default=None,
     )
     if at is None:
         raise UsageError(f"--release-version {release}: there are {', '.join(RELEASES)}")
@@ -234,10 +203,6 @@ def levels_of(release: str) -> dict[str, int]:
             for feature, (first, level) in _DEFAULTS.items()
         },
     }
-
-
-def _is_of(name: str, release: str) -> bool:
-    return release in (name, name.partition("-")[0])
 
 
 def show_level(name: str, level: int) -> str:

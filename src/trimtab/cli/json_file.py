@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
 
 VERSION: Final = 1
 

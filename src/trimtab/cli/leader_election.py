@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 from trimtab.cli.json_file import read_partition_entries
-from trimtab.cli.options import add_client_options, read_client_options
-from trimtab.cli.selection import connect_admin
-from trimtab.errors import BrokerError, UsageError
-from trimtab.records import TopicPartition
-
-if TYPE_CHECKING:
-    from trimtab.client.arguments import Partition
+from trimtab.cli.options import add_client_options, add_options
+from trimtab.cli.results import name_error, take_refusals
+from trimtab.cli.selection import connect
+from trimtab.cli.style import say_note
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
 
 EXAMPLES = """\
   trimtab leader-election --election-type preferred --all-topic-partitions
@@ -32,45 +30,35 @@ _FORM: Final = '{"partitions": [{"topic": "t", "partition": 0}, …]}'
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--election-type",
-        required=True,
-        type=str.lower,
-        choices=("preferred", "unclean"),
-        help="preferred: the first replica, if it is in sync; unclean: any live replica, for "
-        "partitions without a leader",
-    )
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument(
-        "--all-topic-partitions", action="store_true", help="all partitions that need an election"
-    )
-    which.add_argument("--topic", help="a partition of this topic: see --partition")
-    which.add_argument(
-        "--path-to-json-file", metavar="FILE", help=f"partitions in a file, as in {_FORM}"
-    )
-    parser.add_argument("--partition", type=int, metavar="N", help="with --topic: this partition")
-    parser.add_argument(
-        "--json", action="store_true", help="print a line with a JSON object for each partition"
+    options = {
+        "--election-type {preferred,unclean}": "preferred: the first replica, if it is in sync; "
+        "unclean: any live replica, for partitions without a leader",
+        "--all-topic-partitions": "all partitions that need an election",
+        "| --topic TOPIC": "a partition of this topic: see --partition",
+        "| --path-to-json-file FILE": f"partitions in a file, as in {_FORM}",
+        "--partition N": "with --topic: this partition",
+        "--json": "print a line with a JSON object for each partition",
+    }
+    add_options(
+        parser,
+        options,
+        required=("--election-type", "--all-topic-partitions"),
+        types={"--election-type": str.lower},
     )
     add_client_options(parser, files=["--admin.config"])
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from trimtab.client.admin import PartlyRefused
-
     wanted = choose_partitions(arguments)
-    refusals: Mapping[TopicPartition, BrokerError] = {}
-    with connect_admin(read_client_options(arguments)) as admin:
-        asked: list[Partition] | None = None if wanted is None else [*wanted]
-        try:
-            elected = admin.elect_leaders(asked, unclean=arguments.election_type == "unclean")
-        except PartlyRefused as partly:
-            refusals, elected = partly.refusals, partly.done
+    is_unclean = arguments.election_type == "unclean"
+    with connect(arguments) as admin:
+        elected, refusals = take_refusals(lambda: admin.elect_leaders(wanted, unclean=is_unclean))
     valid = [each for each in wanted or () if each not in elected and each not in refusals]
     if arguments.json:
         for text, partitions in (("elected", elected), ("valid", valid), ("refused", refusals)):
-            for each in partitions:
-                print(json.dumps(_show(each, text, refusals.get(each))))
+            for partition in partitions:
+                shown = {"result": text, "error": name_error(refusals.get(partition))}
+                print(json.dumps({**partition._asdict(), **shown}))
         return 1 if refusals else 0
     kind = arguments.election_type.upper()
     if elected:
@@ -78,10 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     if valid:
         print(f"Valid replica already elected for partitions {_join(valid)}")
     for partition, error in refusals.items():
-        print(
-            f"Error completing leader election ({kind}) for partition: {partition}: {error}",
-            file=sys.stderr,
-        )
+        say_note(f"Error completing leader election ({kind}) for partition: {partition}: {error}")
     return 1 if refusals else 0
 
 
@@ -105,11 +90,3 @@ def choose_partitions(arguments: argparse.Namespace) -> list[TopicPartition] | N
 
 def _join(partitions: Iterable[TopicPartition]) -> str:
     return ", ".join(map(str, partitions))
-
-
-def _show(partition: TopicPartition, result: str, error: BrokerError | None) -> dict[str, object]:
-    return {
-        **partition._asdict(),
-        "result": result,
-        "error": None if error is None else error.code.name,
-    }

@@ -9,26 +9,40 @@ after the other, without creating them; the exit code is 1 if one does not fit.
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trimtab.balance.limits import PER_BROKER, PER_CLUSTER, Allowance, ClusterUsage, LimitExceeded
-from trimtab.cli.options import add_client_options, read_client_options
-from trimtab.cli.selection import connect_admin
+from trimtab.balance.limits import (
+    PER_BROKER,
+    PER_CLUSTER,
+    Allowance,
+    ClusterUsage,
+    LimitExceeded,
+)
+from trimtab.balance.placement import GOAL, PlacementGoal
+from trimtab.cli.options import add_client_options, add_options, spell
+from trimtab.cli.results import print_result
+from trimtab.cli.selection import connect
 from trimtab.cli.style import ERROR, WARNING, paint
 from trimtab.cli.table import align, show_count
-from trimtab.cli.usage import read_usage
-from trimtab.config import LONG_MAX
-from trimtab.errors import UsageError
+from trimtab.client.measure.limits import count_replicas, read_limits
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.options import LONG_MAX
+
+if TYPE_CHECKING:
+    from trimtab.client.blocking.admin import Admin
+    from trimtab.client.topic_view import TopicView
 
 EXAMPLES = """\
   trimtab limits
   trimtab limits --what-if flights:30:2 --what-if carriers:3:3 --json
   trimtab limits --bootstrap-server kafka:9092 --max-broker-partitions 4000 --max-partitions 200000
 """
+
+_LIMITS = {"max_broker_partitions": PER_BROKER, "max_partitions": PER_CLUSTER}
+"""The limits that options give, by the options' attributes."""
 
 _MARKS = (100, 90, 80)
 """Percentages of a limit from which on a warning is shown."""
@@ -43,45 +57,35 @@ class PlannedTopic(NamedTuple):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--what-if",
-        metavar="TOPIC:PARTITIONS:FACTOR",
-        action="append",
-        default=[],
-        help="show whether a topic with this many partitions and this replication factor would "
-        "fit; may be repeated, each topic is added to the ones before",
+    add_options(
+        parser,
+        {
+            "--what-if TOPIC:PARTITIONS:FACTOR *": "show whether a topic with this many "
+            "partitions and this replication factor would fit; may be repeated, each topic is "
+            "added to the ones before",
+            **{
+                f"{spell(name)} N": f"use this {limit}, in replicas, instead of the cluster's"
+                for name, limit in _LIMITS.items()
+            },
+            "--json": "print one JSON object",
+        },
+        types=dict.fromkeys(map(spell, _LIMITS), str),
     )
-    for option, name in (
-        ("--max-broker-partitions", PER_BROKER),
-        ("--max-partitions", PER_CLUSTER),
-    ):
-        parser.add_argument(
-            option,
-            metavar="N",
-            help=f"use this {name}, in replicas, instead of the cluster's",
-        )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_client_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     planned = [read_planned_topic(text) for text in arguments.what_if]
     given = {
-        name: read_limit(option, text)
-        for name, option, text in (
-            (PER_BROKER, "--max-broker-partitions", arguments.max_broker_partitions),
-            (PER_CLUSTER, "--max-partitions", arguments.max_partitions),
-        )
-        if text is not None
+        limit: read_limit(spell(name), text)
+        for name, limit in _LIMITS.items()
+        if (text := getattr(arguments, name)) is not None
     }
-    with connect_admin(read_client_options(arguments)) as admin:
+    with connect(arguments) as admin:
         usage = read_usage(admin, admin.describe_topics().values(), given)
     shown = describe(usage)
     outcomes = try_out(usage, planned)
-    if arguments.json:
-        print(json.dumps({**shown, "what_if": outcomes}))
-    else:
-        print(write_table(shown, outcomes))
+    print_result(arguments, {**shown, "what_if": outcomes}, write_table(shown, outcomes))
     return 0 if all(outcome["fits"] for outcome in outcomes) else 1
 
 
@@ -108,7 +112,7 @@ def read_limit(option: str, text: str) -> int:
     raise UsageError(f"{option} {text!r}: write a number from 0 to {LONG_MAX}")
 
 
-def describe(usage: ClusterUsage) -> dict[str, object]:
+def describe(usage: ClusterUsage) -> dict[str, Any]:
     """Replicas used, replicas free and percent used, for the cluster and for each broker.
 
     A limit that is not set is None, and so are the free replicas and the percentage.
@@ -131,7 +135,7 @@ def describe(usage: ClusterUsage) -> dict[str, object]:
     }
 
 
-def _describe_one(replicas: int, limit: int) -> dict[str, object]:
+def _describe_one(replicas: int, limit: int) -> dict[str, Any]:
     percent = 100 * replicas // limit if limit else 100
     return {
         "replicas": replicas,
@@ -145,20 +149,22 @@ def _or_none(limit: int) -> int | None:
     return None if limit == LONG_MAX else limit
 
 
-def try_out(usage: ClusterUsage, planned: Sequence[PlannedTopic]) -> list[dict[str, object]]:
+def try_out(usage: ClusterUsage, planned: Sequence[PlannedTopic]) -> list[dict[str, Any]]:
     """Place each topic after the ones before it: whether it fits, how many of its partitions would
-    fit, and how many replicas each broker would get."""
-    allowance = Allowance(usage.counts, usage.limits, Counter(), exempt=())
-    outcomes: list[dict[str, object]] = []
+    fit and why no more, and how many replicas each broker would get."""
+    allowance = Allowance(usage.counts, usage.limits, Counter(), exempt=(), goal=usage.goal)
+    outcomes: list[dict[str, Any]] = []
     random = Random(0)
+    held = usage.counts.on.copy()
     for topic, partitions, factor in planned:
-        most = partitions
+        most, why = partitions, None
         assignment: list[list[int]] = []
         try:
             assignment = allowance.place(topic, usage.racks, partitions, factor, random)
         except LimitExceeded as refusal:
-            most = refusal.most
+            most, why = refusal.most, _find_reason(usage, held, factor, refusal)
         added = Counter(broker for replicas in assignment for broker in replicas)
+        held += added
         outcomes.append(
             {
                 "topic": topic,
@@ -166,58 +172,70 @@ def try_out(usage: ClusterUsage, planned: Sequence[PlannedTopic]) -> list[dict[s
                 "replication_factor": factor,
                 "fits": most == partitions,
                 "most_partitions": most,
+                "why": why,
                 "added": {str(broker): added[broker] for broker in sorted(added)},
             }
         )
     return outcomes
 
 
-def write_table(shown: Mapping[str, object], outcomes: Sequence[Mapping[str, object]]) -> str:
+def _find_reason(
+    usage: ClusterUsage, held: Counter[int], factor: int, refusal: LimitExceeded
+) -> str:
+    """Why no more partitions fit.
+
+    Args:
+        held: the replicas by broker, with those of topics that were tried before.
+    """
+    if factor > len(usage.racks):
+        return f"only {len(usage.racks)} of the {factor} brokers that it needs are alive"
+    if refusal.limit == PER_CLUSTER:
+        free = usage.limits.per_cluster - held.total()
+        return f"{PER_CLUSTER}={usage.limits.per_cluster} leaves {show_count(free, 'replica')}"
+    rooms = ", ".join(
+        f"{max(0, usage.limits.per_broker - held[broker])} on broker {broker}"
+        for broker in sorted(usage.racks)
+    )
+    return f"{PER_BROKER}={usage.limits.per_broker} leaves {rooms}"
+
+
+def write_table(shown: Mapping[str, Any], outcomes: Sequence[Mapping[str, Any]]) -> str:
     """A table for people: the cluster, each broker, then each topic tried out."""
     cluster, brokers = shown["cluster"], shown["brokers"]
-    assert isinstance(cluster, dict)
-    assert isinstance(brokers, list)
-    rows = [("", "rack", "replicas", "limit", "free", "used", "")]
+    rows: list[tuple[str, ...]] = [("", "rack", "replicas", "limit", "free", "used", "")]
     rows.append(_row("cluster", "", cluster, shown[PER_CLUSTER]))
-    for each in brokers:
-        name = f"broker {each['broker']}" + ("" if each["alive"] else " (down)")
-        rows.append(_row(name, each["rack"] or "", each, shown[PER_BROKER]))
+    for broker in brokers:
+        name = f"broker {broker['broker']}" + ("" if broker["alive"] else " (down)")
+        rows.append(_row(name, broker["rack"] or "", broker, shown[PER_BROKER]))
     colours = [None, _colour(cluster), *map(_colour, brokers)]
     aligned = align(rows, right=range(2, 6))
-    lines = [paint(line, colour) for line, colour in zip(aligned, colours, strict=True)]
+    lines = [*map(paint, aligned, colours)]
     for outcome in outcomes:
-        partitions, factor = outcome["partitions"], outcome["replication_factor"]
-        assert isinstance(partitions, int)
-        assert isinstance(factor, int)
         what = (
-            f"{outcome['topic']}: {show_count(partitions, 'partition')} of "
-            f"{show_count(factor, 'replica')}"
+            f"{outcome['topic']}: {show_count(outcome['partitions'], 'partition')} of "
+            f"{show_count(outcome['replication_factor'], 'replica')}"
         )
-        is_one = partitions == 1
-        added = outcome["added"]
-        assert isinstance(added, dict)
-        where = ", ".join(f"broker {broker} +{count}" for broker, count in added.items())
+        is_one = outcome["partitions"] == 1
+        where = ", ".join(f"broker {broker} +{count}" for broker, count in outcome["added"].items())
         lines.append(
             f"{what} {'fits' if is_one else 'fit'}: {where}"
             if outcome["fits"]
             else paint(
                 f"{what} {'does' if is_one else 'do'} not fit: at most "
-                f"{outcome['most_partitions']} can be placed",
+                f"{outcome['most_partitions']} can be placed: {outcome['why']}",
                 ERROR,
             )
         )
     return "\n".join(lines)
 
 
-def _colour(each: Mapping[str, object]) -> str | None:
+def _colour(each: Mapping[str, Any]) -> str | None:
     if each["used_percent"] is None or not each["warning"]:
         return None
     return ERROR if each["free"] == 0 else WARNING
 
 
-def _row(
-    name: str, rack: str, each: Mapping[str, object], limit: object
-) -> tuple[str, str, str, str, str, str, str]:
+def _row(name: str, rack: str, each: Mapping[str, Any], limit: object) -> tuple[str, ...]:
     def show(value: object, unit: str = "") -> str:
         return "-" if value is None else f"{value}{unit}"
 
@@ -229,4 +247,26 @@ def _row(
         show(each["free"]),
         show(each["used_percent"], " %"),
         f"warning: {each['warning']}" if each["warning"] else "",
+    )
+
+
+def read_usage(
+    admin: Admin, views: Iterable[TopicView], given: Mapping[str, int] | None = None
+) -> ClusterUsage:
+    """Read the limits and replicas of a cluster, and what its placement makes even first.
+
+    A limit that it lacks is the largest long.
+
+    Args:
+        views: all topics of the cluster.
+        given: limits to use instead of the cluster's, by option name.
+    """
+    nodes = admin.cluster().nodes
+    options = {entry.name: entry for entry in admin.describe_configs("broker", nodes[0].id)}
+    goal = options.get(GOAL)
+    return ClusterUsage(
+        read_limits(options.values(), given),
+        {node.id: node.rack for node in nodes},
+        count_replicas(views),
+        PlacementGoal.RACKS if goal is None or goal.value is None else PlacementGoal(goal.value),
     )

@@ -15,15 +15,15 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from trimtab.cli.options import add_client_options, read_client_options
-from trimtab.cli.selection import connect_admin
+from trimtab.cli.options import add_client_options, add_options
+from trimtab.cli.selection import connect
 from trimtab.cli.style import ERROR, WARNING, paint
 from trimtab.cli.table import align, show_count, show_size
-from trimtab.errors import BrokerError, ErrorCode, UsageError
+from trimtab.kafka.errors import BrokerError, ErrorCode, UsageError
 
 if TYPE_CHECKING:
     from trimtab.client.admin import LogDirectory, ReplicaLog
-    from trimtab.records import TopicPartition
+    from trimtab.kafka.records import TopicPartition
 
 EXAMPLES = """\
   trimtab log-dirs
@@ -43,35 +43,29 @@ _HEADINGS: Final = ("topic", "replicas", "future", "size", "lag")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--describe", action="store_true", help="print the same lines as kafka-log-dirs"
-    )
-    parser.add_argument("--json", action="store_true", help="print only the line of JSON")
-    parser.add_argument(
-        "--broker-list", metavar="ID,…", default="", help="show only these brokers (default: all)"
-    )
-    parser.add_argument(
-        "--topic-list", metavar="NAME,…", default="", help="show only these topics (default: all)"
-    )
+    options = {
+        "--describe": "print the same lines as kafka-log-dirs",
+        "--json": "print only the line of JSON",
+        "--broker-list ID,…=": "show only these brokers (default: all)",
+        "--topic-list NAME,…=": "show only these topics (default: all)",
+    }
+    add_options(parser, options)
     add_client_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     brokers = read_brokers(arguments.broker_list)
     topics = {each for each in arguments.topic_list.split(",") if each}
-    with connect_admin(read_client_options(arguments)) as admin:
+    with connect(arguments) as admin:
         found = {
             broker: [_keep(each, topics) for each in directories]
             for broker, directories in admin.describe_log_dirs(brokers or None).items()
         }
-    if arguments.json:
-        print(write_json(found))
-    elif arguments.describe:
+    if arguments.describe and not arguments.json:
         print("Querying brokers for log directories information")
         print(f"Received log directory information from brokers {','.join(map(str, found))}")
-        print(write_json(found))
-    else:
-        print(write_tables(found))
+    write = write_json if arguments.json or arguments.describe else write_tables
+    print(write(found))
     return 0
 
 
@@ -134,10 +128,10 @@ def write_tables(found: Mapping[int, Iterable[LogDirectory]]) -> str:
     """A table for people for each directory, with a line for each topic."""
     tables = []
     for broker, directories in found.items():
-        for each in directories:
-            tables.append(f"broker {broker}, {each.path}: {_summarize(each)}")
-            if each.logs:
-                tables.append(_write_topics(each.logs))
+        for directory in directories:
+            tables.append(f"broker {broker}, {directory.path}: {_summarize(directory)}")
+            if directory.logs:
+                tables.append(_write_topics(directory.logs))
     return "\n".join(tables)
 
 
@@ -156,19 +150,13 @@ def _write_topics(logs: Mapping[TopicPartition, ReplicaLog]) -> str:
     topics: dict[str, list[ReplicaLog]] = {}
     for partition, log in logs.items():
         topics.setdefault(partition.topic, []).append(log)
-    rows = [_HEADINGS] + [
-        (
-            topic,
-            str(len(of_topic)),
-            str(sum(log.is_future for log in of_topic)),
-            show_size(sum(log.size for log in of_topic)),
-            str(max(log.offset_lag for log in of_topic)),
-        )
-        for topic, of_topic in topics.items()
-    ]
-    lags = [max(log.offset_lag for log in of_topic) for of_topic in topics.values()]
-    colours = [None, *(WARNING if lag else None for lag in lags)]
+    rows: list[tuple[str, ...]] = [_HEADINGS]
+    colours: list[str | None] = [None]
+    for topic, of_topic in topics.items():
+        lag = max(log.offset_lag for log in of_topic)
+        future = sum(log.is_future for log in of_topic)
+        size = show_size(sum(log.size for log in of_topic))
+        rows.append((topic, str(len(of_topic)), str(future), size, str(lag)))
+        colours.append(WARNING if lag else None)
     lines = align(rows, right=range(1, len(_HEADINGS)))
-    return "\n".join(
-        f"  {paint(line, colour)}" for line, colour in zip(lines, colours, strict=True)
-    )
+    return "\n".join(f"  {line}" for line in map(paint, lines, colours))

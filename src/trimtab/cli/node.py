@@ -9,39 +9,105 @@ import logging
 import os
 import signal
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from trimtab.cli import FAILED, INTERRUPTED
-from trimtab.cli.options import add_list_option, read_pairs, read_properties
-from trimtab.config import BROKER
-from trimtab.config.node import ANY_HOST, LOOPBACK, Address, Given, Node, format_address, read_node
-from trimtab.errors import Unavailable, UsageError
-from trimtab.runtime.descriptors import share_out_descriptors
-from trimtab.runtime.event_loop import new_event_loop
-from trimtab.runtime.files import DirectoryStorage
-from trimtab.runtime.log_file import RotatingLog
-from trimtab.runtime.temporary import temporary_directory
-from trimtab.storage.storage import Storage
+from trimtab.cli.options import add_options, read_pairs, read_properties
+from trimtab.cluster.config import BROKER
+from trimtab.cluster.config.node import (
+    ANY_HOST,
+    LOOPBACK,
+    Address,
+    Given,
+    NodeConfig,
+    format_address,
+    read_node,
+)
+from trimtab.cluster.disk.descriptors import share_out_descriptors
+from trimtab.cluster.disk.files import DirectoryStorage
+from trimtab.cluster.disk.temporary import temporary_directory
+from trimtab.cluster.processes.log_file import RotatingLog
+from trimtab.cluster.server.open_host import INSECURE, refuse_open_host
+from trimtab.cluster.server.secret_file import SECRET_FILE
+from trimtab.cluster.storage.storage import Storage
+from trimtab.kafka.errors import Unavailable, UsageError
+from trimtab.threads.event_loop import new_event_loop
 
 if TYPE_CHECKING:
-    from trimtab.runtime.metrics_server import Measured, MetricsServer
+    from trimtab.cluster.broker.broker import Broker
+    from trimtab.cluster.controller.node import ControllerNode
+    from trimtab.cluster.processes.metrics_server import Measured, MetricsServer
 
 _ORPHAN_SECONDS = 20.0
 """A node whose supervisor has ended, and so cannot kill it, may take this long to shut down."""
 
 _log = logging.getLogger(__name__)
 
+N = TypeVar("N", "Broker", "ControllerNode")
 
-class NodeProcess(Protocol):
-    """A node that runs in a process of its own."""
 
+class NodeProcess(ABC, Generic[N]):
+    """A node that runs in a process of its own.
+
+    Args:
+        connections: how many the limit on file descriptors allows.
+
+    Attributes:
+        served: the node; None until `start` has made it.
+        metrics: the server of its metrics, if it has one.
+    """
+
+    def __init__(
+        self, arguments: argparse.Namespace, node: NodeConfig, storage: Storage, connections: int
+    ) -> None:
+        self.arguments, self.node, self.storage = arguments, node, storage
+        self.connections = connections
+        self.served: N | None = None
+        self.metrics: MetricsServer | None = None
+
+    @abstractmethod
     async def start(self) -> Address:
         """Join the cluster and serve requests; returns the advertised address."""
 
+    @property
+    def secret_file(self) -> str:
+        """The file with the cluster's secret."""
+        return self.arguments.cluster_secret_file or f"{self.node.directory}/{SECRET_FILE}"
+
+    async def listen(
+        self,
+        served: N,
+        bind: Callable[[str, int], Awaitable[int]],
+        measured: Callable[[ModuleType], Measured],
+    ) -> Address:
+        """Serve the node's metrics, and have it bind its address; returns the advertised address.
+
+        Args:
+            measured: as of `serve_metrics`.
+
+        Raises:
+            Unavailable: the address, or the port for metrics, is in use.
+            UsageError: as `serve_metrics`.
+        """
+        self.served = served
+        served.listener.capacity = self.connections
+        self.metrics = await serve_metrics(measured, self.node, self.arguments)
+        try:
+            port = await bind(*self.node.listen)
+        except OSError as error:
+            raise Unavailable(
+                f"cannot listen on {format_address(*self.node.listen)}: {error}; if the port is in "
+                "use, name another --port, or 0 for any free one"
+            ) from error
+        return advertise(self.node, port)
+
     async def fail(self) -> None:
         """Return when the node has failed for good; the reason is in the log."""
+        assert self.served is not None
+        await self.served.failed.wait()
 
     async def close(self, hand_over: bool) -> None:
         """Shut down cleanly, also when `start` has not finished.
@@ -50,6 +116,14 @@ class NodeProcess(Protocol):
             hand_over: whether the other nodes keep running, so that a broker's leaderships go to
                 them first.
         """
+        if self.metrics is not None:
+            self.metrics.close()
+        if self.served is not None:
+            await self.stop(self.served, hand_over)
+
+    @abstractmethod
+    async def stop(self, served: N, hand_over: bool) -> None:
+        """Shut the node down."""
 
 
 def add_node_options(parser: argparse.ArgumentParser, port: int) -> None:
@@ -60,57 +134,31 @@ def add_node_options(parser: argparse.ArgumentParser, port: int) -> None:
         metavar="FILE.properties",
         help="a file of Kafka's options, one NAME=VALUE a line; the command line overrides it",
     )
-    parser.add_argument("--id", "--node-id", type=int, metavar="N", help="the node's id (node.id)")
-    parser.add_argument(
-        "--host", help=f"the address to listen on and advertise (default: {LOOPBACK})"
-    )
-    parser.add_argument(
-        "--port", type=int, help=f"the port to listen on; 0: any free port (default: {port})"
-    )
-    parser.add_argument(
-        "--data",
-        metavar="DIR",
-        help="data directory (log.dirs; default: a temporary one, deleted at the end)",
-    )
-    add_list_option(
-        parser,
-        "--config",
-        metavar="NAME=VALUE",
-        help="other broker or controller options, such as num.partitions=6",
-    )
-    parser.add_argument(
-        "--log-file",
-        metavar="FILE",
-        help="log to this file instead of standard error; it is rotated at 10 MiB, and the last "
-        "five files are kept",
-    )
-    parser.add_argument(
-        "--metrics-port",
-        type=int,
-        metavar="PORT",
-        help="serve Prometheus metrics at /metrics on this port; 0: any free port (default: none; "
-        "see docs/metrics.md)",
-    )
-    parser.add_argument(
-        "--metrics-host",
-        metavar="HOST",
-        help="the address to serve metrics on (default: that of --host)",
-    )
-    parser.add_argument(
-        "--no-fsync",
-        action="store_true",
-        help="never call fsync: a crash of the machine may then lose data",
-    )
-    parser.add_argument(
-        "--stop-at-eof",
-        action="store_true",
-        help="end when standard input ends, because the process that started this one has ended",
-    )
+    options = {
+        "--id --node-id N": "the node's id (node.id)",
+        "--host HOST": f"the address to listen on and advertise (default: {LOOPBACK})",
+        "--port PORT": f"the port to listen on; 0: any free port (default: {port})",
+        "--data DIR": "data directory (log.dirs; default: a temporary one, deleted at the end)",
+        "--config NAME=VALUE …": "other broker or controller options, such as num.partitions=6",
+        "--cluster-secret-file FILE": "the file with the cluster's secret, by which its nodes "
+        f"know each other (default: {SECRET_FILE} in the data directory; a controller makes it at "
+        "its first start)",
+        "--insecure": INSECURE,
+        "--log-file FILE": "log to this file instead of standard error; it is rotated at 10 MiB, "
+        "and the last five files are kept",
+        "--metrics-port PORT": "serve Prometheus metrics at /metrics on this port; 0: any free "
+        "port (default: none; see docs/metrics.md)",
+        "--metrics-host HOST": "the address to serve metrics on (default: that of --host)",
+        "--no-fsync": "never call fsync: a crash of the machine may then lose data",
+        "--stop-at-eof": "end when standard input ends, because the process that started this one "
+        "has ended",
+    }
+    add_options(parser, options)
 
 
 def read_node_options(
     arguments: argparse.Namespace, role: str, flags: Mapping[str, object]
-) -> Node:
+) -> NodeConfig:
     """The node's settings. Flags override --config, which overrides the file.
 
     Unknown options in the file are ignored with a warning, as in Kafka: they may belong to a
@@ -150,17 +198,18 @@ def read_node_options(
     if (host, port) != node.listen:
         node.options.pop("listeners", None)
     node = node._replace(listen=(host, port))
+    refuse_open_host(host, arguments.insecure)
     directory = arguments.data or node.directory
     return node if directory is None else _put(node, os.path.abspath(directory))
 
 
-def _put(node: Node, directory: str) -> Node:
+def _put(node: NodeConfig, directory: str) -> NodeConfig:
     """The node with this data directory."""
     # Set as a list: in an option's text, a comma in the path would separate two directories.
     return node._replace(directory=directory, options={**node.options, "log.dirs": (directory,)})
 
 
-def advertise(node: Node, port: int) -> Address:
+def advertise(node: NodeConfig, port: int) -> Address:
     """The address that a node listening on this port advertises."""
     if node.advertised is not None:
         host, advertised = node.advertised
@@ -174,29 +223,13 @@ def advertise(node: Node, port: int) -> Address:
     return host, port
 
 
-async def listen(node: Node, bind: Callable[[str, int], Awaitable[int]]) -> Address:
-    """Have a node bind its address; returns the advertised address.
-
-    Raises:
-        Unavailable: the address is in use.
-    """
-    try:
-        port = await bind(*node.listen)
-    except OSError as error:
-        raise Unavailable(
-            f"cannot listen on {format_address(*node.listen)}: {error}; if the port is in use, "
-            "name another --port, or 0 for any free one"
-        ) from error
-    return advertise(node, port)
-
-
 async def serve_metrics(
-    measured: Callable[[ModuleType], Measured], node: Node, arguments: argparse.Namespace
+    measured: Callable[[ModuleType], Measured], node: NodeConfig, arguments: argparse.Namespace
 ) -> MetricsServer | None:
     """Serve a node's metrics for Prometheus; None if no port is given.
 
     Args:
-        measured: what to measure, of the module `trimtab.runtime.metrics_server`.
+        measured: what to measure, of the module `trimtab.cluster.processes.metrics_server`.
 
     Raises:
         Unavailable: the port is in use.
@@ -209,7 +242,7 @@ async def serve_metrics(
     if not 0 <= port < 65536:
         raise UsageError(f"--metrics-port {port}: choose from 0 to 65535")
     try:
-        from trimtab.runtime import metrics_server
+        from trimtab.cluster.processes import metrics_server
     except ImportError as error:
         raise UsageError(
             f"--metrics-port needs prometheus_client: pip install prometheus_client ({error})"
@@ -227,16 +260,8 @@ async def serve_metrics(
     return server
 
 
-def run_node(
-    arguments: argparse.Namespace,
-    node: Node,
-    make_process: Callable[[Node, Storage, int], NodeProcess],
-) -> int:
+def run_node(arguments: argparse.Namespace, node: NodeConfig, process: type[NodeProcess[N]]) -> int:
     """Run a node until a signal or the end of standard input; returns the command's exit code.
-
-    Args:
-        make_process: creates the node from its settings, its storage, and the number of
-            connections that the limit on file descriptors allows.
 
     Raises:
         Unavailable: the address is in use.
@@ -249,13 +274,15 @@ def run_node(
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    if arguments.insecure:
+        _log.warning("--insecure: anyone who can connect to %s may do anything", node.listen[0])
     for each in node.ignored:
         _log.warning("ignoring unknown option %s", each)
     if node.directory is not None:
-        return _run(arguments, node, make_process, durable=not arguments.no_fsync)
+        return _run(arguments, node, process, durable=not arguments.no_fsync)
     with temporary_directory() as temporary:
         _log.info("temporary data directory=%s; give --data to keep the data", temporary.path)
-        return _run(arguments, _put(node, temporary.path), make_process, durable=False)
+        return _run(arguments, _put(node, temporary.path), process, durable=False)
 
 
 def _open_log(path: str | None) -> logging.Handler:
@@ -270,15 +297,12 @@ def _open_log(path: str | None) -> logging.Handler:
 
 
 def _run(
-    arguments: argparse.Namespace,
-    node: Node,
-    make_process: Callable[[Node, Storage, int], NodeProcess],
-    durable: bool,
+    arguments: argparse.Namespace, node: NodeConfig, process: type[NodeProcess[N]], durable: bool
 ) -> int:
     assert node.directory is not None
     shares = share_out_descriptors()
     storage = DirectoryStorage(node.directory, max_open_files=shares.files, durable=durable)
-    process = make_process(node, storage, shares.connections)
+    running = process(arguments, node, storage, shares.connections)
     # A node with tens of thousands of partitions holds millions of objects, none in cycles.
     # Python's default, a collection after every 700 new objects, would take half of the CPU time.
     # A collection of millions of objects would pause all requests: the second generation is
@@ -286,7 +310,7 @@ def _run(
     gc.set_threshold(20_000, 5, 1_000)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            return runner.run(_live(process, arguments.stop_at_eof))
+            return runner.run(_live(running, arguments.stop_at_eof))
     except asyncio.CancelledError:
         return INTERRUPTED
 
@@ -341,7 +365,7 @@ class _Shutdown:
         self._loop.call_later(_ORPHAN_SECONDS, os._exit, 1)
 
 
-async def _live(process: NodeProcess, stop_at_eof: bool) -> int:
+async def _live(process: NodeProcess[N], stop_at_eof: bool) -> int:
     shutdown = _Shutdown()
     if stop_at_eof:
         shutdown.watch_input()
@@ -360,7 +384,7 @@ async def _live(process: NodeProcess, stop_at_eof: bool) -> int:
         await process.close(shutdown.hand_over)
 
 
-async def _serve(process: NodeProcess) -> None:
+async def _serve(process: NodeProcess[N]) -> None:
     """Start the node, print its address, and return when the node has failed."""
     print(f"ready {format_address(*await process.start())}", flush=True)
     await process.fail()

@@ -11,16 +11,21 @@ import argparse
 import json
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from trimtab.cli.options import add_client_options, read_client_options, read_partition_ids
-from trimtab.cli.selection import connect_admin, list_partitions, match_names, select_topics
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
+from trimtab.cli.options import (
+    add_client_options,
+    add_options,
+    read_partition_ids,
+    refuse_both,
+    refuse_broker_list,
+)
+from trimtab.cli.selection import connect, list_partitions, match_names, select_topics
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
 
 if TYPE_CHECKING:
     from trimtab.client.admin import Moment
-    from trimtab.client.fetcher.offsets import OffsetAndTimestamp
 
 EXAMPLES = """\
   trimtab offsets --topic flights
@@ -40,40 +45,27 @@ _PATTERN = re.compile(r"(?P<topic>[^:,]*)(?::(?P<low>\d*)(?P<range>-(?P<high>\d*
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--topic", help="topics, as a regular expression (default: all topics)")
-    which.add_argument(
-        "--topic-partitions",
-        metavar="TOPIC:PARTITION,…",
-        help="partitions of topics: t:1 is partition 1, t:0-3 partitions 0 to 2, t:5- those from 5 "
-        "on, t:-3 those up to 2, t all; topics are regular expressions",
-    )
-    parser.add_argument(
-        "--partitions", metavar="N,…", help="only these partitions of each topic (default: all)"
-    )
-    parser.add_argument(
-        "--time",
-        default="latest",
-        help="which offset: latest or -1, earliest or -2, max-timestamp or -3, or the one at a "
-        "time in milliseconds since 1970 (default: latest)",
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON array of topic, partition, offset and timestamp; null means none",
-    )
-    parser.add_argument(
-        "--exclude-internal-topics", action="store_true", help="leave out internal topics"
-    )
+    options = {
+        "--topic TOPIC": "topics, as a regular expression (default: all topics)",
+        "| --topic-partitions TOPIC:PARTITION,…": "partitions of topics: t:1 is partition 1, "
+        "t:0-3 partitions 0 to 2, t:5- those from 5 on, t:-3 those up to 2, t all; topics are "
+        "regular expressions",
+        "--partitions N,…": "only these partitions of each topic (default: all)",
+        "--time TIME=latest": "which offset: latest or -1, earliest or -2, max-timestamp or -3, "
+        "or the one at a time in milliseconds since 1970",
+        "--json": "print one JSON array of topic, partition, offset and timestamp; null means none",
+        "--exclude-internal-topics": "leave out internal topics",
+    }
+    add_options(parser, options)
     add_client_options(parser)
+    refuse_broker_list(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     moment = read_moment(arguments.time)
-    if arguments.partitions and arguments.topic_partitions:
-        raise UsageError("--partitions and --topic-partitions are both given: give one")
+    refuse_both(arguments, "partitions", "topic_partitions")
     include_internal = not arguments.exclude_internal_topics
-    with connect_admin(read_client_options(arguments)) as admin:
+    with connect(arguments) as admin:
         names = select_topics(admin, arguments.topic, include_internal)
         views = admin.describe_topics(names) if names else {}
         partitions = [each for name in names for each in list_partitions(views[name])]
@@ -87,22 +79,20 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError("no partition matches; see `trimtab topics --list` for the topics")
         found = admin.list_offsets(partitions, moment)
     if arguments.json:
-        print(json.dumps([describe_offset(each, found[each]) for each in sorted(found)], indent=2))
+        shown = [
+            {
+                **partition._asdict(),
+                "offset": at.offset if at.offset >= 0 else None,
+                "timestamp": at.timestamp if at.timestamp >= 0 else None,
+            }
+            for partition, at in sorted(found.items())
+        ]
+        print(json.dumps(shown, indent=2))
         return 0
     for partition in sorted(found):
         offset = found[partition].offset
         print(f"{partition.topic}:{partition.partition}:{offset if offset >= 0 else ''}")
     return 0
-
-
-def describe_offset(partition: TopicPartition, found: OffsetAndTimestamp) -> dict[str, Any]:
-    """A partition's offset for JSON; with the record's timestamp if it was found by time."""
-    return {
-        "topic": partition.topic,
-        "partition": partition.partition,
-        "offset": found.offset if found.offset >= 0 else None,
-        "timestamp": found.timestamp if found.timestamp >= 0 else None,
-    }
 
 
 def read_moment(text: str) -> Moment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
@@ -9,6 +10,9 @@ from trimtab.cli.plot import NARROW, STYLE, WIDE, Layout
 
 _LONG = 24
 """Length in characters above which a cell fills a whole line on a narrow screen."""
+
+_HUMP = re.compile("(?<=[a-z])(?=[A-Z])")
+"""Where a head such as TotalBytes may be broken."""
 
 _STYLE = """
 * { box-sizing: border-box; }
@@ -27,12 +31,12 @@ figure { margin: 12px 0 0; }
 table { border-collapse: collapse; width: 100%; font-size: 14px;
   font-variant-numeric: tabular-nums; }
 th { text-align: right; font-weight: 600; color: var(--faint); padding: 6px 6px;
-  border-bottom: 1px solid var(--line); white-space: nowrap; vertical-align: bottom; }
+  border-bottom: 1px solid var(--line); vertical-align: bottom; }
 td { text-align: right; padding: 5px 6px; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
 th.text, td.text { text-align: left; }
 tr.group td { border-top: 2px solid var(--line); }
-td.slow { fill: none; color: var(--slow); font-weight: 600; }
+td.long { white-space: normal; }
 code { font: 13px ui-monospace, Menlo, Consolas, monospace; }
 details { margin-top: 12px; } summary { cursor: pointer; color: var(--faint); }
 @media (max-width: 700px) {
@@ -52,18 +56,19 @@ details { margin-top: 12px; } summary { cursor: pointer; color: var(--faint); }
 """
 
 
-def to_page(title: str, body: str) -> str:
+def to_page(title: str, body: str, style: str = STYLE) -> str:
     """A complete HTML document.
 
     Args:
         body: the page's content, as HTML: headings, paragraphs, figures and `to_table`.
+        style: what the body's pictures need, with `plot.STYLE`.
     """
     return f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title>
-<style>{STYLE}{_STYLE}</style>
+<style>{style}{_STYLE}</style>
 <main>
 {body}</main>
 </html>
@@ -97,7 +102,8 @@ def to_table(
             kind = f' class="{" ".join(kinds)}"' if kinds else ""
             # On a narrow screen the style sheet shows the head in each cell.
             names = f' data-head="{escape(head)}"' if tag == "td" else ""
-            made.append(f"<{tag}{kind}{names}>{escape(text)}</{tag}>")
+            shown = escape(text) if tag == "td" else _HUMP.sub("<wbr>", escape(text))
+            made.append(f"<{tag}{kind}{names}>{shown}</{tag}>")
         return "".join(made)
 
     lines = []
@@ -107,9 +113,3 @@ def to_table(
         lines.append(f"{cells('td', row)}</tr>")
     head = f"<tr>{cells('th', heads)}</tr>"
     return f'<div class="scroll"><table><thead>{head}</thead>{"".join(lines)}</table></div>'
-
-
-def count_in_words(number: int) -> str:
-    """The number as a word up to nine, otherwise in digits."""
-    words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-    return words[number] if number < len(words) else str(number)

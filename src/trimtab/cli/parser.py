@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from trimtab.cli.style import say_error
 
@@ -47,6 +47,16 @@ class Parser(argparse.ArgumentParser):
                     MISSPELT,
                     f"{self.prog}: unknown option {option}{hint}; see {self.prog} --help\n",
                 )
+        first = self._words[0].partition("=")[0] if self._words else ""
+        verbs = [
+            verb for verb, parser in self._list_verbs() if first in parser._option_string_actions
+        ]
+        if first.startswith("--") and first not in self._option_string_actions and verbs:
+            self.exit(
+                MISSPELT,
+                f"{self.prog}: {first} comes after {' or '.join(verbs)}: write "
+                f"{self.prog} {verbs[0]} {first} …\n",
+            )
         self.exit(MISSPELT, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
@@ -64,10 +74,21 @@ class Parser(argparse.ArgumentParser):
 
     def _list_options(self) -> Iterable[str]:
         yield from self._option_string_actions
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                for parser in action.choices.values():
-                    yield from parser._option_string_actions
+        for _, parser in self._list_verbs():
+            yield from parser._option_string_actions
+
+    def _list_verbs(self) -> Iterable[tuple[str, argparse.ArgumentParser]]:
+        for action in list_verbs(self):
+            yield from action.choices.items()
+
+
+def list_verbs(
+    parser: argparse.ArgumentParser,
+) -> Iterator[argparse._SubParsersAction[argparse.ArgumentParser]]:
+    """The argument that selects a verb, if the parser has one."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield action
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

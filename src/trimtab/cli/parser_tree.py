@@ -6,16 +6,20 @@ import argparse
 from collections.abc import Iterator
 
 from trimtab.cli import COMMANDS, make_parser
-from trimtab.cli.parser import Parser
+from trimtab.cli.parser import Parser, list_verbs
+from trimtab.kafka.errors import UsageError
 
 
 def build_tree() -> Parser:
-    """A parser with each command as a verb. Imports every command."""
+    """A parser with each command as a verb. Imports every command that is installed."""
     tree = Parser(prog="trimtab")
     tree.add_argument("--version", action="store_true", help="print the version and exit")
     commands = tree.add_subparsers(dest="command", metavar="COMMAND")
     for name, (_, summary) in COMMANDS.items():
-        made = make_parser(name)
+        try:
+            made = make_parser(name)
+        except UsageError:
+            continue
         added = commands.add_parser(name, help=summary, description=summary)
         added.__dict__.update({**made.__dict__, "description": summary})
     return tree
@@ -27,12 +31,3 @@ def walk(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     for verbs in list_verbs(parser):
         for each in dict.fromkeys(verbs.choices.values()):
             yield from walk(each)
-
-
-def list_verbs(
-    parser: argparse.ArgumentParser,
-) -> Iterator[argparse._SubParsersAction[argparse.ArgumentParser]]:
-    """The argument that selects a verb, if the parser has one."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            yield action

@@ -15,15 +15,16 @@ exit codes: 0 done, 1 refused or failed, 2 invalid command line, 130 Ctrl-C, 143
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from trimtab.cli.options import add_options
+from trimtab.cli.results import print_result
+from trimtab.cli.style import say_note
 from trimtab.cli.table import show_count
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ EXAMPLES = """\
   trimtab pipeline run late.toml --cores 4 --memory 4g
 """
 
+_SECRETS: Final = ("kafka.sasl.", "kafka.ssl.")
+"""Options that are passwords and keys begin so."""
+
 _SIGNALLED: Final = 128
 """A shell's exit code for a signal is this plus the signal's number."""
 
@@ -48,20 +52,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("run", "check the pipeline, then run it"),
     ):
         command = verbs.add_parser(
-            verb,
-            help=summary,
-            description=__doc__,
-            epilog=f"examples:\n{EXAMPLES}",
+            verb, help=summary, description=__doc__, epilog=f"examples:\n{EXAMPLES}"
         )
         command.add_argument("file", metavar="FILE", help="the pipeline, in TOML")
-        command.add_argument(
-            "--cores", type=int, metavar="N", help="cores for Spark's local mode (default: all)"
-        )
-        command.add_argument(
-            "--memory", metavar="SIZE", help="JVM heap for Spark's local mode (default: 1g)"
-        )
-        command.add_argument("--json", action="store_true", help="print one JSON object")
-        command.add_argument("--verbose", action="store_true", help="show Spark's own error log")
+        options = {
+            "--cores N": "cores for Spark's local mode (default: all)",
+            "--memory SIZE": "JVM heap for Spark's local mode (default: 1g)",
+            "--json": "print one JSON object",
+            "--verbose": "show Spark's own error log",
+        }
+        add_options(command, options)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_local_options(arguments.cores, arguments.memory)
     if pipeline.unused:
         names = ", ".join(pipeline.unused)
-        print(f"{pipeline.file}: options without effect here: {names}", file=sys.stderr)
+        say_note(f"{pipeline.file}: options without effect here: {names}")
     # Spark logs pages of stack traces for an error; the command prints one line.
     config = None if arguments.verbose else {"spark.log.level": "OFF"}
     arrived: list[int] = []
@@ -86,57 +86,56 @@ def run(arguments: argparse.Namespace) -> int:
             if not arguments.verbose:
                 _silence_queries()
             if arguments.verb == "check":
-                _check(session, pipeline, arguments.json)
+                _check(session, pipeline, arguments)
             else:
                 is_running.set()
-                _run(session, pipeline, arrived, arguments.json)
+                _run(session, pipeline, arrived, arguments)
     except (KeyboardInterrupt, Exception):  # a signal may have ended the JVM, so that calls fail
         if len(arrived) <= is_running.is_set():
             raise
     return _SIGNALLED + arrived[0] if arrived else 0
 
 
-def _check(session: SparkSession, pipeline: Pipeline, is_json: bool) -> None:
+def _check(session: SparkSession, pipeline: Pipeline, arguments: argparse.Namespace) -> None:
     from trimtab.spark.pipeline.run import analyse
 
     frame = analyse(session, pipeline)
     source, sink = pipeline.source, pipeline.sink
-    if is_json:
-        shown = {
-            "file": str(pipeline.file),
-            "source": {"format": source.format, "path": source.path},
-            "steps": [step.name for step in pipeline.steps],
-            "columns": {each.name: each.dataType.simpleString() for each in frame.schema.fields},
-            "sink": {"format": sink.format, "mode": sink.mode, "path": sink.path},
-            "trigger": str(pipeline.trigger),
-            "checkpoint": pipeline.checkpoint or None,
-        }
-        print(json.dumps(shown))
-        return
-    columns = (f"{each.name} {each.dataType.simpleString()}" for each in frame.schema.fields)
-    print(f"{pipeline.file}: no errors found")
-    print(f"  source   {source.format}, {_list(source.path, source.options)}")
-    for step in pipeline.steps:
-        print(f"  step     {step.name}")
-    print(f"  result   {', '.join(columns)}")
-    print(f"  sink     {sink.format}, {sink.mode}, {_list(sink.path, sink.options)}")
-    print(f"  trigger  {pipeline.trigger}")
-    if pipeline.checkpoint:
-        print(f"  progress {pipeline.checkpoint}")
+    columns = [(each.name, each.dataType.simpleString()) for each in frame.schema.fields]
+    shown = {
+        "file": str(pipeline.file),
+        "source": {"format": source.format, "path": source.path},
+        "steps": [step.name for step in pipeline.steps],
+        "columns": dict(columns),
+        "sink": {"format": sink.format, "mode": sink.mode, "path": sink.path},
+        "trigger": str(pipeline.trigger),
+        "checkpoint": pipeline.checkpoint or None,
+    }
+    lines = [
+        f"{pipeline.file}: no errors found",
+        f"  source   {source.format}, {_list(source.path, source.options)}",
+        *(f"  step     {step.name}" for step in pipeline.steps),
+        f"  result   {', '.join(f'{name} {kind}' for name, kind in columns)}",
+        f"  sink     {sink.format}, {sink.mode}, {_list(sink.path, sink.options)}",
+        f"  trigger  {pipeline.trigger}",
+        *([f"  progress {pipeline.checkpoint}"] if pipeline.checkpoint else []),
+    ]
+    print_result(arguments, shown, "\n".join(lines))
 
 
 def _list(path: str, options: object) -> str:
     assert isinstance(options, dict)
-    # Some options are passwords and keys.
-    words = [f"{name}={value}" for name, value in options.items() if not _is_secret(name)]
+    words = [
+        f"{name}={value}"
+        for name, value in options.items()
+        if not name.lower().startswith(_SECRETS)
+    ]
     return ", ".join([path, *words] if path else words)
 
 
-def _is_secret(name: str) -> bool:
-    return name.lower().startswith(("kafka.sasl.", "kafka.ssl."))
-
-
-def _run(session: SparkSession, pipeline: Pipeline, arrived: list[int], is_json: bool) -> None:
+def _run(
+    session: SparkSession, pipeline: Pipeline, arrived: list[int], arguments: argparse.Namespace
+) -> None:
     from trimtab.spark.pipeline.run import run
     from trimtab.spark.stream.progress import ProgressLine
 
@@ -144,24 +143,20 @@ def _run(session: SparkSession, pipeline: Pipeline, arrived: list[int], is_json:
     try:
         outcome = run(session, pipeline, is_stopping=lambda: bool(arrived), show=line)
     finally:
-        line.end()
-    if is_json:
-        shown = {
-            "pipeline": pipeline.name,
-            "state": "stopped" if outcome.is_stopped else "done",
-            "batches": outcome.batches if pipeline.is_stream else None,
-            "records": outcome.records,
-        }
-        print(json.dumps(shown))
-        return
-    end = "was stopped" if outcome.is_stopped else "is done"
+        line.end_line()
+    shown = {
+        "pipeline": pipeline.name,
+        "state": "stopped" if outcome.is_stopped else "done",
+        "batches": outcome.batches if pipeline.is_stream else None,
+        "records": outcome.records,
+    }
+    text = f"{pipeline.name} {'was stopped' if outcome.is_stopped else 'is done'}"
     if pipeline.is_stream:
         batches = show_count(outcome.batches, "batch", "batches")
-        print(f"{pipeline.name} {end}: {batches}, {show_count(outcome.records, 'record')} read")
-    elif outcome.is_stopped:
-        print(f"{pipeline.name} was stopped")
-    else:
-        print(f"{pipeline.name} is done: {show_count(outcome.records, 'row')} written")
+        text += f": {batches}, {show_count(outcome.records, 'record')} read"
+    elif not outcome.is_stopped:
+        text += f": {show_count(outcome.records, 'row')} written"
+    print_result(arguments, shown, text)
 
 
 @contextmanager

@@ -14,18 +14,20 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trimtab.cli.failures import Failures
 from trimtab.cli.options import (
     add_client_options,
-    add_list_option,
+    add_options,
+    complete_properties,
     read_client_options,
-    read_pairs,
-    read_properties_file,
+    read_tool_properties,
+    refuse_broker_list,
 )
 from trimtab.cli.reach import report_unreachable
-from trimtab.errors import UsageError
+from trimtab.cli.results import Failures
+from trimtab.kafka.errors import UsageError
 
 if TYPE_CHECKING:
     from trimtab.client.accumulator.queues_cy import Delivery
@@ -50,124 +52,70 @@ READER_DEFAULTS = {
 }
 _FLAGS = ("parse.key", "parse.headers", "ignore.error")
 _NULL_MARKER = "null.marker"
+_OF_HEADERS = ("headers.delimiter", "headers.separator", "headers.key.separator")
+_SEPARATORS = ("key.separator", *_OF_HEADERS)
 
 LINE_READER = "org.apache.kafka.tools.LineMessageReader"
 
 
-class Setting(NamedTuple):
-    """An option of the tool that sets a producer option.
-
-    Attributes:
-        default: the tool's default; None keeps the producer's.
-    """
-
-    flag: str
-    option: str
-    default: int | str | None
-    metavar: str
-    help: str
-
-
-SETTINGS = (
-    Setting("--batch-size", "batch.size", 16_384, "BYTES", "size at which a batch is sent"),
-    Setting(
-        "--max-partition-memory-bytes", "batch.size", None, "BYTES", "old name of --batch-size"
-    ),
-    Setting("--timeout", "linger.ms", 1000, "MS", "how long a batch waits for more records"),
-    Setting(
-        "--request-required-acks",
-        "acks",
-        "-1",
-        "ACKS",
+SETTINGS: Final[Mapping[str, tuple[str, int | str | None, str]]] = {
+    "--batch-size BYTES": ("batch.size", 16_384, "size at which a batch is sent"),
+    "--max-partition-memory-bytes BYTES": ("batch.size", None, "old name of --batch-size"),
+    "--timeout MS": ("linger.ms", 1000, "how long a batch waits for more records"),
+    "--request-required-acks ACKS": (
+        *("acks", "-1"),
         "who must store a record before it counts as sent: 0 nobody, 1 the leader, all or -1 all "
         "in-sync replicas",
     ),
-    Setting("--request-timeout-ms", "request.timeout.ms", 1500, "MS", "timeout of a request"),
-    Setting(
-        "--max-memory-bytes",
+    "--request-timeout-ms MS": ("request.timeout.ms", 1500, "timeout of a request"),
+    "--max-memory-bytes BYTES": (
         "buffer.memory",
         33_554_432,
-        "BYTES",
         "memory for records that are not acknowledged yet",
     ),
-    Setting(
-        "--max-block-ms",
-        "max.block.ms",
-        60_000,
-        "MS",
+    "--max-block-ms MS": (
+        *("max.block.ms", 60_000),
         "how long sending a line may block when memory is full or metadata are missing",
     ),
-    Setting("--message-send-max-retries", "retries", 3, "N", "how often a batch is sent again"),
-    Setting("--retry-backoff-ms", "retry.backoff.ms", 100, "MS", "wait before a retry"),
-    Setting(
-        "--metadata-expiry-ms",
-        "metadata.max.age.ms",
-        300_000,
-        "MS",
+    "--message-send-max-retries N": ("retries", 3, "how often a batch is sent again"),
+    "--retry-backoff-ms MS": ("retry.backoff.ms", 100, "wait before a retry"),
+    "--metadata-expiry-ms MS": (
+        *("metadata.max.age.ms", 300_000),
         "age at which metadata are fetched again",
     ),
-    Setting(
-        "--socket-buffer-size", "send.buffer.bytes", 102_400, "BYTES", "send buffer of the socket"
-    ),
-)
+    "--socket-buffer-size BYTES": ("send.buffer.bytes", 102_400, "send buffer of the socket"),
+}
+"""The tool's options that set a producer option: which, the tool's default (None keeps the
+producer's), and what it is."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--topic", required=True, help="send to this topic")
-    parser.add_argument(
-        "--partition",
-        type=int,
-        help="send to this partition of the topic (default: the partitioner chooses)",
-    )
-    add_list_option(
-        parser,
-        "--reader-property",
-        "--property",
-        dest="reader",
-        metavar="NAME=VALUE",
-        help="how to read a line: "
-        + ", ".join(READER_DEFAULTS)
-        + "; these override --reader-config",
-    )
-    parser.add_argument(
-        "--reader-config",
-        metavar="FILE",
-        help="a file of reader properties, one NAME=VALUE a line",
-    )
-    parser.add_argument(
-        "--line-reader",
-        default=LINE_READER,
-        metavar="CLASS",
-        help="accepted for compatibility; only Kafka's default class, since readers are Java",
-    )
-    parser.add_argument(
-        "--sync",
-        action="store_true",
-        help="wait for each record's acknowledgement before reading the next line",
-    )
-    parser.add_argument(
-        "--compression-codec",
-        nargs="?",
-        const="gzip",
-        metavar="CODEC",
-        help="compress batches: none, gzip, snappy, lz4 or zstd; without a name, gzip "
-        "(compression.type; default: none)",
-    )
-    for setting in SETTINGS:
-        default = "" if setting.default is None else f" (default: {setting.default})"
-        parser.add_argument(
-            setting.flag,
-            metavar=setting.metavar,
-            help=f"{setting.help}; sets {setting.option}{default}",
-        )
-    parser.add_argument(
-        "--json", action="store_true", help="at the end print one JSON object: how many were sent"
-    )
+    options = {
+        "--topic TOPIC": "send to this topic",
+        "--partition PARTITION": "send to this partition of the topic (default: the partitioner "
+        "chooses)",
+        "--reader-property --property NAME=VALUE …": "how to read a line: "
+        f"{', '.join(READER_DEFAULTS)}; these override --reader-config",
+        "--reader-config FILE": "a file of reader properties, one NAME=VALUE a line",
+        f"--line-reader CLASS={LINE_READER}": "accepted for compatibility; only Kafka's default "
+        "class, since readers are Java",
+        "--sync": "wait for each record's acknowledgement before reading the next line",
+        "--compression-codec [CODEC=gzip]": "compress batches: none, gzip, snappy, lz4 or zstd; "
+        "without a name, gzip (compression.type; default: none)",
+    }
+    add_options(parser, options, required=("--topic",))
+    settings = {
+        usage: f"{text}; sets {option}{'' if default is None else f' (default: {default})'}"
+        for usage, (option, default, text) in SETTINGS.items()
+    }
+    add_options(parser, settings, types={usage.split()[0]: str for usage in settings})
+    add_options(parser, {"--json": "at the end print one JSON object: how many were sent"})
     add_client_options(parser, properties=["--producer-property"], files=["--producer.config"])
+    refuse_broker_list(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from trimtab.blocking.producer import Producer
+    from trimtab.client.blocking.producer import Producer
 
     reader = choose_reader(arguments)
     failures = Failures()
@@ -175,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
     def acknowledged(delivery: Delivery) -> None:
         error = delivery.exception()
         if error is not None:
-            failures.add(error)
+            failures.count_failure(error)
 
     interactive = sys.stdin.isatty() and not arguments.json
     count = 0
@@ -217,13 +165,12 @@ def choose_options(arguments: argparse.Namespace) -> dict[str, Any]:
     options.setdefault("client.id", CLIENT_ID)
     if arguments.compression_codec is not None:
         options["compression.type"] = arguments.compression_codec
-    given = vars(arguments)
-    for setting in SETTINGS:
-        value = given[setting.flag.removeprefix("--").replace("-", "_")]
+    for usage, (option, default, _) in SETTINGS.items():
+        value = getattr(arguments, usage.split()[0][2:].replace("-", "_"))
         if value is not None:
-            options[setting.option] = value
-        elif setting.default is not None:
-            options.setdefault(setting.option, setting.default)
+            options[option] = value
+        elif default is not None:
+            options.setdefault(option, default)
     return options
 
 
@@ -239,11 +186,7 @@ def choose_reader(arguments: argparse.Namespace) -> LineReader:
             f"--line-reader {arguments.line_reader}: trimtab cannot run Java classes; use "
             "--reader-property, or write a program with trimtab.Producer"
         )
-    properties = {}
-    if arguments.reader_config is not None:
-        properties.update(read_properties_file(arguments.reader_config))
-    properties.update(read_pairs(arguments.reader))
-    return LineReader(properties)
+    return LineReader(read_tool_properties(arguments.reader_config, arguments.reader_property))
 
 
 class Line(NamedTuple):
@@ -266,18 +209,11 @@ class LineReader:
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        for name in properties:
-            if name not in READER_DEFAULTS:
-                known = ", ".join(READER_DEFAULTS)
-                raise UsageError(f"unknown reader property {name!r}: known are {known}")
-        chosen = {**READER_DEFAULTS, **properties}
+        chosen = complete_properties(properties, READER_DEFAULTS, "reader")
         self._parse_key, self._parse_headers, self._ignore_error = (
             chosen[name].strip().lower() == "true" for name in _FLAGS
         )
-        self._key_separator = _separator(chosen, "key.separator")
-        self._headers_delimiter = _separator(chosen, "headers.delimiter")
-        self._headers_separator = _separator(chosen, "headers.separator")
-        self._header_key_separator = _separator(chosen, "headers.key.separator")
+        self._separators = {name: _separator(chosen, name) for name in _SEPARATORS}
         self._null = chosen[_NULL_MARKER].encode() or None
         _refuse_equal(chosen)
 
@@ -294,18 +230,17 @@ class LineReader:
         """
         headers: list[tuple[str, bytes | None]] = []
         if self._parse_headers:
-            text, line = self._split(line, self._headers_delimiter, "headers.delimiter", number)
+            text, line = self._split(line, "headers.delimiter", number)
             if text is not None and text != self._null:
-                headers = [
-                    self._read_header(part, number) for part in text.split(self._headers_separator)
-                ]
+                parts = text.split(self._separators["headers.separator"])
+                headers = [self._read_header(part, number) for part in parts]
         key = None
         if self._parse_key:
-            key, line = self._split(line, self._key_separator, "key.separator", number)
+            key, line = self._split(line, "key.separator", number)
         return Line(self._or_null(key), self._or_null(line), headers)
 
     def _read_header(self, part: bytes, number: int) -> tuple[str, bytes | None]:
-        name, value = self._split(part, self._header_key_separator, "headers.key.separator", number)
+        name, value = self._split(part, "headers.key.separator", number)
         if name is None:  # ignore.error=true: the whole text is the name
             return value.decode("utf-8", "replace"), None
         if name == self._null:
@@ -315,9 +250,8 @@ class LineReader:
             )
         return name.decode("utf-8", "replace"), self._or_null(value)
 
-    def _split(
-        self, line: bytes, separator: bytes, what: str, number: int
-    ) -> tuple[bytes | None, bytes]:
+    def _split(self, line: bytes, what: str, number: int) -> tuple[bytes | None, bytes]:
+        separator = self._separators[what]
         before, found, after = line.partition(separator)
         if found:
             return before, after
@@ -344,11 +278,7 @@ def _refuse_equal(chosen: Mapping[str, str]) -> None:
     """Raises:
     UsageError: two separators, or a separator and the null marker, are equal, as in Kafka.
     """
-    of_headers = ("headers.delimiter", "headers.separator", "headers.key.separator")
-    pairs = [
-        *((one, other) for at, one in enumerate(of_headers) for other in of_headers[at + 1 :]),
-        *((_NULL_MARKER, name) for name in ("key.separator", *of_headers)),
-    ]
+    pairs = [*combinations(_OF_HEADERS, 2), *((_NULL_MARKER, name) for name in _SEPARATORS)]
     for one, other in pairs:
         if chosen[one] == chosen[other]:
             raise UsageError(f"{one} and {other} are both {chosen[one]!r}: they must differ")

@@ -23,15 +23,20 @@ from itertools import count, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trimtab.cli.failures import Failures
 from trimtab.cli.metrics import describe_metrics, list_metrics, print_metrics
-from trimtab.cli.options import add_client_options, positive, read_client_options
+from trimtab.cli.options import (
+    add_client_options,
+    add_options,
+    read_client_options,
+    refuse_broker_list,
+)
 from trimtab.cli.reach import report_unreachable
-from trimtab.errors import UsageError
+from trimtab.cli.results import Failures
+from trimtab.kafka.errors import UsageError
 
 if TYPE_CHECKING:
-    from trimtab.blocking.producer import Producer
     from trimtab.client.accumulator.queues_cy import Delivery
+    from trimtab.client.blocking.producer import Producer
 
 EXAMPLES = """\
   trimtab producer-perf --topic t --num-records 1000000 --record-size 100 --throughput -1
@@ -59,102 +64,46 @@ TRANSACTION_DURATION_MS = 3000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--topic", required=True, help="send to this topic")
-    parser.add_argument(
-        "--num-records", required=True, type=positive, metavar="N", help="send this many records"
-    )
-    parser.add_argument(
-        "--throughput",
-        required=True,
-        type=_rate,
-        metavar="N",
-        help="send at about this many records per second; -1: as fast as possible",
-    )
-    payload = parser.add_mutually_exclusive_group(required=True)
-    payload.add_argument(
-        "--record-size",
-        type=positive,
-        metavar="BYTES",
-        help="payloads are this many random letters",
-    )
-    payload.add_argument(
-        "--payload-file", metavar="FILE", help="payloads are chosen at random from this file"
-    )
-    payload.add_argument(
-        "--payload-monotonic",
-        action="store_true",
-        help="payloads are the numbers 0, 1, 2, … as text",
-    )
-    parser.add_argument(
-        "--payload-delimiter",
-        default="\\n",
-        metavar="TEXT",
-        help="the separator of payloads in --payload-file (default: a new line)",
-    )
-    parser.add_argument(
-        "--key-distribution",
-        choices=("none", "range", "random"),
-        default="none",
-        help="keys: none; range: 0 to --record-key-range - 1, over and over; random: a random one "
-        "of them (default: none)",
-    )
-    parser.add_argument(
-        "--record-key-range", type=positive, metavar="N", help="number of different keys"
-    )
-    parser.add_argument(
-        "--keyed-share",
-        type=_share,
-        default=1.0,
-        metavar="SHARE",
-        help="share of the records that have a key, 0 to 1 (default: 1; not in Kafka's tool)",
-    )
-    parser.add_argument(
-        "--random-seed",
-        type=int,
-        default=0,
-        metavar="N",
-        help="seed of random payloads and keys: the same seed sends the same records (default: 0)",
-    )
-    parser.add_argument(
-        "--transactional-id",
-        metavar="ID",
-        help="send in transactions with this id; overrides the client option transactional.id "
-        "(default with --transaction-duration-ms: performance-producer- and a random UUID)",
-    )
-    parser.add_argument(
-        "--transaction-duration-ms",
-        type=positive,
-        metavar="MS",
-        help="commit each transaction after this time, in milliseconds, and begin the next "
-        f"(default with a transactional id: {TRANSACTION_DURATION_MS})",
-    )
-    parser.add_argument(
-        "--warmup-records",
-        type=int,
-        default=0,
-        metavar="N",
-        help="print a second summary without the first N records (KIP-1052; default: 0)",
-    )
-    parser.add_argument(
-        "--reporting-interval",
-        type=positive,
-        default=5000,
-        metavar="MS",
-        help="print a line of progress every MS milliseconds (default: 5000)",
-    )
-    parser.add_argument(
-        "--print-metrics", action="store_true", help="print the producer's metrics at the end"
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print the results as one JSON object; progress goes to standard error",
+    options = {
+        "--topic TOPIC": "send to this topic",
+        "--num-records N>0": "send this many records",
+        "--throughput N": "send at about this many records per second; -1: as fast as possible",
+        "--record-size BYTES>0": "payloads are this many random letters",
+        "| --payload-file FILE": "payloads are chosen at random from this file",
+        "| --payload-monotonic": "payloads are the numbers 0, 1, 2, … as text",
+        "--payload-delimiter TEXT=\\n": "the separator of payloads in --payload-file (default: a "
+        "new line)",
+        "--key-distribution {none,range,random}=none": "keys: none; range: 0 to "
+        "--record-key-range - 1, over and over; random: a random one of them",
+        "--record-key-range N>0": "number of different keys",
+        "--keyed-share SHARE=1.0": "share of the records that have a key, 0 to 1 (default: 1; not "
+        "in Kafka's tool)",
+        "--random-seed N=0": "seed of random payloads and keys: the same seed sends the same "
+        "records",
+        "--transactional-id ID": "send in transactions with this id; overrides the client option "
+        "transactional.id (default with --transaction-duration-ms: performance-producer- and a "
+        "random UUID)",
+        "--transaction-duration-ms MS>0": "commit each transaction after this time, in "
+        "milliseconds, and begin the next (default with a transactional id: "
+        f"{TRANSACTION_DURATION_MS})",
+        "--warmup-records N=0": "print a second summary without the first N records (KIP-1052; "
+        "default: 0)",
+        "--reporting-interval MS>0=5000": "print a line of progress every MS milliseconds",
+        "--print-metrics": "print the producer's metrics at the end",
+        "--json": "print the results as one JSON object; progress goes to standard error",
+    }
+    add_options(
+        parser,
+        options,
+        required=("--topic", "--num-records", "--throughput", "--record-size"),
+        types={"--throughput": _rate, "--keyed-share": _share},
     )
     add_client_options(parser, properties=["--producer-props"], files=["--producer.config"])
+    refuse_broker_list(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from trimtab.blocking.producer import Producer
+    from trimtab.client.blocking.producer import Producer
 
     total: int = arguments.num_records
     if arguments.warmup_records >= total:
@@ -226,7 +175,7 @@ def send_all(
     ) -> None:
         error = delivery.exception()
         if error is not None:
-            failures.add(error)
+            failures.count_failure(error)
             return
         now_ms = _now_ms()
         whole.record(now_ms - sent_ms, size, now_ms)
@@ -446,7 +395,7 @@ class Statistics:
         first = -self._all.count % self._every  # index of the next latency to keep
         self._samples.extend(map(int, self._latencies[first :: self._every]))
         for sums in (self._all, self._window):
-            sums.add(self._latencies, self._bytes)
+            sums.add_latencies(self._latencies, self._bytes)
         self._latencies.clear()
         self._bytes = 0
 
@@ -458,7 +407,7 @@ class _Sums:
         self.count = self.bytes = 0
         self.latency_sum = self.latency_max = 0.0
 
-    def add(self, latencies: Sequence[float], size: int) -> None:
+    def add_latencies(self, latencies: Sequence[float], size: int) -> None:
         if latencies:
             self.count += len(latencies)
             self.bytes += size

@@ -41,7 +41,7 @@ def report_unreachable(options: dict[str, Any]) -> Iterator[None]:
 
 def _watch(options: dict[str, Any], over: threading.Event) -> None:
     from trimtab.client.network.bootstrap import parse_bootstrap_servers
-    from trimtab.errors import UsageError
+    from trimtab.kafka.errors import UsageError
 
     if over.wait(PATIENCE_S):
         return

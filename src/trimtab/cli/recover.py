@@ -12,28 +12,34 @@ and the last partitions of a topic if they have no records (see --partitions).
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from random import SystemRandom
-from shutil import copytree
+from shutil import copy2, copytree
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from trimtab.cli.options import add_list_option, read_pairs
+from trimtab.cli.options import add_options, read_pairs
+from trimtab.cli.results import print_result, say
 from trimtab.cli.table import show_count
-from trimtab.config.node import CONTROLLER_ID
-from trimtab.controller.journal import DIRECTORY, Journal
-from trimtab.controller.recovery import Recovered, RecoveredPartition, recover, write_journal
-from trimtab.errors import CorruptData, Unavailable, UsageError
-from trimtab.metadata.image import ClusterImage
-from trimtab.metadata.replayed import read_replayed
-from trimtab.runtime.files import DirectoryStorage
-from trimtab.storage.identity import find_cluster_id, name_cluster
-from trimtab.storage.survey import survey
-from trimtab.system.clock import wall_clock_ms
+from trimtab.cluster.config.node import CONTROLLER_ID
+from trimtab.cluster.controller.journal import DIRECTORY, Journal
+from trimtab.cluster.controller.recovery import (
+    Recovered,
+    RecoveredPartition,
+    recover,
+    write_journal,
+)
+from trimtab.cluster.disk.files import DirectoryStorage
+from trimtab.cluster.metadata.image import ClusterImage
+from trimtab.cluster.metadata.replayed import read_replayed
+from trimtab.cluster.server.secret_file import SECRET_FILE
+from trimtab.cluster.storage.identity import find_cluster_id, name_cluster
+from trimtab.cluster.storage.survey import survey
+from trimtab.kafka.errors import CorruptData, Unavailable, UsageError
+from trimtab.threads.clock import wall_clock_ms
 
 EXAMPLES = """\
   trimtab recover --data ./kafka-data --dry-run
@@ -52,35 +58,23 @@ _SHOWN = 20
 class OldJournal(NamedTuple):
     """The contents of an old journal; `image` is None if there is none, or it cannot be read."""
 
-    image: ClusterImage | None
-    end_offset: int
-    epoch: int
-    note: str | None
+    image: ClusterImage | None = None
+    end_offset: int = 0
+    epoch: int = 0
+    note: str | None = None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", metavar="DIR", help="the data directory of `trimtab cluster up`")
-    parser.add_argument(
-        "--controller",
-        metavar="DIR",
-        help="the controller's directory: missing, or an old copy of it",
-    )
-    add_list_option(
-        parser,
-        "--broker",
-        metavar="DIR",
-        help="the data directories of all brokers",
-    )
-    add_list_option(
-        parser,
-        "--partitions",
-        metavar="TOPIC=N",
-        help="the number of partitions of a topic whose last partitions had no records",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show what would be done, and change nothing"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = {
+        "--data DIR": "the data directory of `trimtab cluster up`",
+        "--controller DIR": "the controller's directory: missing, or an old copy of it",
+        "--broker DIR …": "the data directories of all brokers",
+        "--partitions TOPIC=N …": "the number of partitions of a topic whose last partitions had "
+        "no records",
+        "--dry-run": "show what would be done, and change nothing",
+        "--json": "print one JSON object",
+    }
+    add_options(parser, options)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -89,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     random = SystemRandom()
     with ExitStack() as locks:
         storages = [locks.enter_context(_locked(each)) for each in brokers]
-        old = OldJournal(None, 0, 0, None)
+        old = OldJournal()
         cluster_id = None
         if os.path.isdir(controller):
             cluster_id = find_cluster_id(locks.enter_context(_locked(controller)))
@@ -101,24 +95,19 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{controller} belongs to cluster {cluster_id}, but the brokers belong to "
                 f"{surveys[0].cluster_id}; if it was created by mistake, move it away and try again"
             )
-        if not arguments.json:
-            for line in describe(found, old):
-                print(line)
+        for line in describe(found, old):
+            say(arguments, line)
         if arguments.dry_run:
-            if arguments.json:
-                print(json.dumps(show(found, old, controller, None)))
-            else:
-                print(f"nothing was changed; run without --dry-run to write {controller}")
+            text = f"nothing was changed; run without --dry-run to write {controller}"
+            print_result(arguments, show(found, old, controller, None), text)
             return 0
         replayed = max(read_replayed(each).base_offset for each in storages)
         end_offset = max(old.end_offset, replayed + 1) + _BEYOND
         kept = _write(controller, surveys[0].cluster_id, found.image, end_offset, old.epoch)
-    if arguments.json:
-        print(json.dumps({**show(found, old, controller, kept), "written": True}))
-        return 0
+    text = f"{controller} is written; start the cluster"
     if kept is not None:
-        print(f"the old directory is now {kept}")
-    print(f"{controller} is written; start the cluster")
+        text = f"the old directory is now {kept}\n{text}"
+    print_result(arguments, {**show(found, old, controller, kept), "written": True}, text)
     return 0
 
 
@@ -137,10 +126,10 @@ def choose_directories(arguments: argparse.Namespace) -> tuple[str, list[str]]:
         brokers = [os.path.join(data, name) for name in names if name.startswith("broker-")]
         if not brokers:
             raise UsageError(f"--data {data}: it has no directory of a broker, such as broker-0")
-    for each in brokers:
-        if not os.path.isfile(os.path.join(each, "meta.properties")):
+    for directory in brokers:
+        if not os.path.isfile(os.path.join(directory, "meta.properties")):
             raise UsageError(
-                f"{each} is not the data directory of a broker: it has no meta.properties"
+                f"{directory} is not the data directory of a broker: it has no meta.properties"
             )
     return controller, brokers
 
@@ -162,7 +151,7 @@ def read_counts(words: Iterable[str]) -> dict[str, int]:
 def read_old(controller: str) -> OldJournal:
     """Read the journal in this directory. A copy is opened, so the original is not changed."""
     if not os.path.isdir(os.path.join(controller, DIRECTORY)):
-        return OldJournal(None, 0, 0, None)
+        return OldJournal()
     with TemporaryDirectory(prefix="trimtab-") as copy:
         try:
             copytree(os.path.join(controller, DIRECTORY), os.path.join(copy, DIRECTORY))
@@ -170,14 +159,14 @@ def read_old(controller: str) -> OldJournal:
             raise Unavailable(f"{controller} cannot be read: {error}") from error
         storage = DirectoryStorage(copy, durable=False)
         try:
-            journal = Journal.open(storage, CONTROLLER_ID, wall_clock_ms, 2**62)
+            journal = Journal(storage, CONTROLLER_ID, wall_clock_ms, 2**62)
         except CorruptData as error:
-            return OldJournal(None, 0, 0, f"the old copy is not used, as it is damaged: {error}")
+            return OldJournal(note=f"the old copy is not used, as it is damaged: {error}")
         finally:
             storage.close()
         if not journal.end_offset:
-            return OldJournal(None, 0, 0, None)
-        return OldJournal(journal.image, journal.end_offset, journal.epoch, None)
+            return OldJournal()
+        return OldJournal(journal.image, journal.end_offset, journal.epoch)
 
 
 def describe(found: Recovered, old: OldJournal) -> Iterator[str]:
@@ -217,16 +206,16 @@ def show(found: Recovered, old: OldJournal, controller: str, kept: str | None) -
         ],
         "outOfSync": [
             {
-                "topic": each.topic,
-                "partition": each.registration.id,
-                "isr": list(each.registration.isr),
+                "topic": partition.topic,
+                "partition": partition.registration.id,
+                "isr": list(partition.registration.isr),
                 "replicas": [
                     {"broker": broker, "leaderEpoch": epoch, "endOffset": end}
-                    for broker, (epoch, end) in each.ends.items()
+                    for broker, (epoch, end) in partition.ends.items()
                 ],
             }
-            for each in found.partitions
-            if _describe_lag(each) is not None
+            for partition in found.partitions
+            if _describe_lag(partition) is not None
         ],
         "notes": [*([] if old.note is None else [old.note]), *found.notes],
     }
@@ -262,6 +251,8 @@ def _write(
         storage.close()
     kept = None
     try:
+        if os.path.exists(secret := f"{controller}/{SECRET_FILE}"):
+            copy2(secret, f"{new}/{SECRET_FILE}")  # with its mode; other machines have copies
         if os.path.isdir(controller):
             numbered = (f"{controller}.old-{number}" for number in count(1))
             kept = next(name for name in numbered if not os.path.exists(name))

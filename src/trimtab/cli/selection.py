@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from trimtab.cli.options import read_client_options
 from trimtab.cli.reach import report_unreachable
+from trimtab.cli.results import unless_refused
 from trimtab.cli.table import show_count
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import ErrorCode, UsageError
+from trimtab.kafka.records import TopicPartition
 
 if TYPE_CHECKING:
-    from trimtab.blocking.admin import Admin
+    from trimtab.client.admin import ClusterDescription
+    from trimtab.client.blocking.admin import Admin
     from trimtab.client.topic_view import TopicView
 
 ADMIN_TIMEOUT_MS = 15_000
@@ -23,13 +27,27 @@ ADMIN_TIMEOUT_MS = 15_000
 @contextmanager
 def connect_admin(options: dict[str, Any]) -> Iterator[Admin]:
     """An admin client with a command's client options; reports if no broker can be reached."""
-    from trimtab.blocking.admin import Admin
+    from trimtab.client.blocking.admin import Admin
 
     with (
         report_unreachable(options),
         Admin(**{"default.api.timeout.ms": ADMIN_TIMEOUT_MS, **options}) as admin,
     ):
         yield admin
+
+
+def connect(arguments: argparse.Namespace) -> AbstractContextManager[Admin]:
+    """An admin client, as the command's connection options say."""
+    return connect_admin(read_client_options(arguments))
+
+
+def describe_brokers(admin: Admin) -> ClusterDescription:
+    """The cluster's brokers, with the fenced ones, such as stopped ones, where the cluster lists
+    them."""
+    # Apache Kafka before 4.0 does not.
+    return unless_refused(
+        lambda: admin.cluster(include_fenced=True), admin.cluster, ErrorCode.UNSUPPORTED_VERSION
+    )
 
 
 def match_names(pattern: str, names: Iterable[str]) -> list[str]:

@@ -11,7 +11,6 @@ unless --force is given.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import sys
@@ -20,7 +19,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from trimtab.errors import UsageError
+from trimtab.cli.options import add_options
+from trimtab.cli.results import print_result
+from trimtab.kafka.errors import UsageError
 
 EXAMPLES = """\
   trimtab shims ./bin && PATH=$PWD/bin:$PATH
@@ -58,22 +59,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "directory", metavar="DIR", help="write to this directory; created if it does not exist"
     )
-    parser.add_argument(
-        "--force", action="store_true", help="also overwrite files that are not shims"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print a line with a JSON object for each shim"
-    )
+    options = {
+        "--force": "also overwrite files that are not shims",
+        "--json": "print a line with a JSON object for each shim",
+    }
+    add_options(parser, options)
 
 
 def run(arguments: argparse.Namespace) -> int:
     for path in write_shims(Path(arguments.directory), force=arguments.force):
         command = SHIMS[path.name]
-        print(
-            json.dumps({"shim": str(path), "command": f"trimtab {command}"})
-            if arguments.json
-            else f"{path}: trimtab {command}"
-        )
+        shown = {"shim": str(path), "command": f"trimtab {command}"}
+        print_result(arguments, shown, f"{path}: trimtab {command}")
     return 0
 
 

@@ -43,6 +43,11 @@ def paint(text: str, colour: str | None, stream: TextIO | None = None) -> str:
     return f"{_START}{colour}m{text}{_END}"
 
 
+def say_note(text: str) -> None:
+    """Print on standard error what people should know, so that results stand alone."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def say_error(text: str) -> None:
     """Print what has failed on standard error."""
     print(paint(text, ERROR, sys.stderr), file=sys.stderr, flush=True)

@@ -24,14 +24,6 @@ def align(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]
     ]
 
 
-def format_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A title, the heads and the rows; the first column is aligned left, the others right."""
-    lines = [heads, *rows]
-    rule = ["-" * max(map(len, column)) for column in zip(*lines, strict=True)]
-    head, *others = align([heads, rule, *rows], right=range(1, len(heads)))
-    return "\n".join([title, head, *others])
-
-
 def show_bytes(count: float) -> str:
     """A rate or a volume in bytes with a unit, in steps of 1,000, as in reports."""
     for unit in _UNITS[:-1]:

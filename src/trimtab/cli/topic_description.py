@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trimtab.cli.style import ERROR, WARNING
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 if TYPE_CHECKING:
     from trimtab.client.admin import ConfigEntry, EligibleLeaders, Reassignment
@@ -30,6 +30,11 @@ class Description(NamedTuple):
     configs: Mapping[str, ConfigEntry] | None
     moves: Mapping[int, Reassignment]
     eligible: Mapping[int, EligibleLeaders]
+
+    def tell_eligible(self, number: int) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+        """A partition's eligible leader replicas, and the last known ones; None if not told."""
+        found = self.eligible.get(number)
+        return (None, None) if found is None else (found.eligible, found.last_known)
 
     @property
     def overrides(self) -> dict[str, str | None]:
@@ -113,25 +118,18 @@ def write_topic(topic: Description) -> str:
 def write_partition(topic: Description, number: int) -> str:
     """The line of one partition."""
     partition, move = topic.view.partitions[number], topic.moves.get(number)
-    eligible = topic.eligible.get(number)
-    leader = "none" if partition.leader < 0 else str(partition.leader)
-    fields = [
-        f"\tTopic: {topic.view.name}",
-        f"Partition: {number}",
-        f"Leader: {leader}",
-        f"Replicas: {_join(partition.replicas)}",
-        f"Isr: {_join(partition.in_sync_replicas)}",
-    ]
+    eligible, last_known = topic.tell_eligible(number)
+    leader = "none" if partition.leader < 0 else partition.leader
+    moved = ""
     if move is not None:
-        fields += [
-            f"Adding Replicas: {_join(move.adding)}",
-            f"Removing Replicas: {_join(move.removing)}",
-        ]
-    fields += [
-        f"Elr: {_join(None if eligible is None else eligible.eligible)}",
-        f"LastKnownElr: {_join(None if eligible is None else eligible.last_known)}",
-    ]
-    return "\t".join(fields)
+        moved = (
+            f"Adding Replicas: {_join(move.adding)}\tRemoving Replicas: {_join(move.removing)}\t"
+        )
+    return (
+        f"\tTopic: {topic.view.name}\tPartition: {number}\tLeader: {leader}\t"
+        f"Replicas: {_join(partition.replicas)}\tIsr: {_join(partition.in_sync_replicas)}\t"
+        f"{moved}Elr: {_join(eligible)}\tLastKnownElr: {_join(last_known)}"
+    )
 
 
 def _join(brokers: tuple[int, ...] | None) -> str:
@@ -152,23 +150,19 @@ def show_topic(topic: Description) -> dict[str, object]:
 def show_partition(topic: Description, number: int) -> dict[str, object]:
     """One partition, for JSON."""
     partition: PartitionView = topic.view.partitions[number]
-    move, eligible = topic.moves.get(number), topic.eligible.get(number)
+    move, (eligible, last_known) = topic.moves.get(number), topic.tell_eligible(number)
     return {
         "partition": number,
         "leader": partition.leader,
         "leaderEpoch": partition.leader_epoch,
         "rack": topic.view.racks[number],
-        "replicas": list(partition.replicas),
-        "isr": list(partition.in_sync_replicas),
-        "addingReplicas": [] if move is None else list(move.adding),
-        "removingReplicas": [] if move is None else list(move.removing),
-        "elr": _list(None if eligible is None else eligible.eligible),
-        "lastKnownElr": _list(None if eligible is None else eligible.last_known),
+        "replicas": partition.replicas,
+        "isr": partition.in_sync_replicas,
+        "addingReplicas": () if move is None else move.adding,
+        "removingReplicas": () if move is None else move.removing,
+        "elr": eligible,
+        "lastKnownElr": last_known,
     }
-
-
-def _list(brokers: tuple[int, ...] | None) -> list[int] | None:
-    return None if brokers is None else list(brokers)
 
 
 def write_topic_id(topic_id: bytes) -> str:

@@ -6,19 +6,21 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from trimtab.cli.options import (
-    RefusedOption,
     add_client_options,
-    add_list_option,
-    read_client_options,
+    add_options,
+    add_verbs,
+    is_given,
     read_pairs,
+    refuse_options,
+    spell,
 )
-from trimtab.cli.selection import connect_admin, list_partitions, select_topics
+from trimtab.cli.results import print_result, unless_refused
+from trimtab.cli.selection import connect, list_partitions, select_topics
 from trimtab.cli.style import WARNING, paint
 from trimtab.cli.table import show_count
 from trimtab.cli.topic_description import (
@@ -34,12 +36,12 @@ from trimtab.cli.topic_description import (
     write_partition,
     write_topic,
 )
-from trimtab.errors import BrokerError, ErrorCode, UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import BrokerError, ErrorCode, UsageError
+from trimtab.kafka.records import TopicPartition
 
 if TYPE_CHECKING:
-    from trimtab.blocking.admin import Admin
     from trimtab.client.admin import EligibleLeaders, Reassignment
+    from trimtab.client.blocking.admin import Admin
     from trimtab.client.topic_view import TopicView
 
 T = TypeVar("T")
@@ -55,6 +57,7 @@ EXAMPLES = """\
 
 PAGE_SIZE: Final = 2000
 MAX_REPLICAS: Final = 2**15 - 1
+_CLUSTERS_DEFAULT: Final = -1
 
 COLLISION: Final = (
     "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') "
@@ -84,79 +87,41 @@ _INSTEAD: Final = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    verb = parser.add_mutually_exclusive_group(required=True)
-    for name, text in (
-        ("list", "print the names of topics"),
-        ("create", "create a topic"),
-        ("describe", "show topics and their partitions"),
-        ("alter", "increase the number of partitions of topics"),
-        ("delete", "delete topics"),
-    ):
-        verb.add_argument(f"--{name}", dest="verb", action="store_const", const=name, help=text)
-    parser.add_argument(
-        "--topic",
-        help="a regular expression, with --create a name (default with --list and --describe: all "
-        "topics)",
-    )
-    parser.add_argument(
-        "--topic-id",
-        metavar="ID",
-        help="with --describe: show the topic with this id; --topic is ignored",
-    )
-    parser.add_argument(
-        "--partitions",
-        type=int,
-        metavar="N",
-        help="with --create: number of partitions (default: the brokers' num.partitions); with "
-        "--alter: the new total. After that, records with the same key may go to another "
-        "partition than before",
-    )
-    parser.add_argument(
-        "--replication-factor",
-        type=int,
-        metavar="N",
-        help="with --create: replicas of each partition (default: the brokers' "
-        "default.replication.factor)",
-    )
-    parser.add_argument(
-        "--replica-assignment",
-        metavar="BROKER,…",
-        help="the brokers of each partition, partitions separated by commas and replicas by "
-        "colons: 0,1,2 or 0:1,1:2. With --create it replaces --partitions and "
-        "--replication-factor; with --alter it lists all partitions, and existing ones are not "
-        "changed",
-    )
-    add_list_option(
-        parser,
-        "--config",
-        metavar="NAME=VALUE",
-        help="with --create: options of the new topic, such as retention.ms=3600000",
-    )
-    parser.add_argument(
-        "--delete-config",
-        action=RefusedOption,
-        why="has no effect since Kafka 4: use trimtab configs --alter --topic NAME "
+    summaries = {
+        "list": "print the names of topics",
+        "create": "create a topic",
+        "describe": "show topics and their partitions",
+        "alter": "increase the number of partitions of topics",
+        "delete": "delete topics",
+    }
+    add_verbs(parser, summaries)
+    options = {
+        "--topic TOPIC": "a regular expression, with --create a name (default with --list and "
+        "--describe: all topics)",
+        "--topic-id ID": "with --describe: show the topic with this id; --topic is ignored",
+        "--partitions N": "with --create: number of partitions (default: the brokers' "
+        "num.partitions); with --alter: the new total. After that, records with the same key may "
+        "go to another partition than before",
+        "--replication-factor N": "with --create: replicas of each partition (default: the "
+        "brokers' default.replication.factor)",
+        "--replica-assignment BROKER,…": "the brokers of each partition, partitions separated by "
+        "commas and replicas by colons: 0,1,2 or 0:1,1:2. With --create it replaces --partitions "
+        "and --replication-factor; with --alter it lists all partitions, and existing ones are "
+        "not changed",
+        "--config NAME=VALUE …": "with --create: options of the new topic, such as "
+        "retention.ms=3600000",
+        "--if-not-exists": "with --create: do not fail if the topic exists",
+        "--if-exists": "with --describe, --alter and --delete: do not fail if no topic matches",
+        "--exclude-internal": "with --list and --describe: leave out internal topics",
+    }
+    add_options(parser, options)
+    refused = {
+        "--delete-config": "has no effect since Kafka 4: use trimtab configs --alter --topic NAME "
         "--delete-config NAME",
-    )
-    parser.add_argument(
-        "--if-not-exists",
-        action="store_true",
-        help="with --create: do not fail if the topic exists",
-    )
-    parser.add_argument(
-        "--if-exists",
-        action="store_true",
-        help="with --describe, --alter and --delete: do not fail if no topic matches",
-    )
-    parser.add_argument(
-        "--exclude-internal",
-        action="store_true",
-        help="with --list and --describe: leave out internal topics",
-    )
+    }
+    refuse_options(parser, refused)
     _add_filters(parser)
-    parser.add_argument(
-        "--json", action="store_true", help="print a line with a JSON object for each topic"
-    )
+    add_options(parser, {"--json": "print a line with a JSON object for each topic"})
     add_client_options(parser)
 
 
@@ -164,34 +129,26 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "filters of --describe", "a partition is shown if at least one of the filters selects it"
     )
-    for name, text in (
-        ("under-replicated", "partitions with fewer replicas in sync than the replication factor"),
-        ("unavailable", "partitions without a leader"),
-        (
-            "under-min-isr",
-            "partitions without a leader or with fewer replicas in sync than min.insync.replicas",
-        ),
-        ("at-min-isr", "partitions with exactly min.insync.replicas in sync"),
-    ):
-        group.add_argument(f"--{name}-partitions", action="store_true", help=f"show only {text}")
-    group.add_argument(
-        "--topics-with-overrides",
-        action="store_true",
-        help="show only topics with options that are not defaults, without their partitions",
-    )
-    group.add_argument(
-        "--partition-size-limit-per-response",
-        type=int,
-        metavar="N",
-        help="most partitions in one response of a broker that is asked for the columns Elr and "
-        f"LastKnownElr (default: {PAGE_SIZE}, also the brokers' default maximum); further "
-        "responses bring the rest, so the output does not change",
-    )
+    options = {
+        "--under-replicated-partitions": "show only partitions with fewer replicas in sync than "
+        "the replication factor",
+        "--unavailable-partitions": "show only partitions without a leader",
+        "--under-min-isr-partitions": "show only partitions without a leader or with fewer "
+        "replicas in sync than min.insync.replicas",
+        "--at-min-isr-partitions": "show only partitions with exactly min.insync.replicas in sync",
+        "--topics-with-overrides": "show only topics with options that are not defaults, without "
+        "their partitions",
+        "--partition-size-limit-per-response N": "most partitions in one response of a broker "
+        f"that is asked for the columns Elr and LastKnownElr (default: {PAGE_SIZE}, also the "
+        "brokers' default maximum); further responses bring the rest, so the output does not "
+        "change",
+    }
+    add_options(group, options)
 
 
 def run(arguments: argparse.Namespace) -> int:
     check_arguments(arguments)
-    with connect_admin(read_client_options(arguments)) as admin:
+    with connect(arguments) as admin:
         _RUN[arguments.verb](admin, arguments)
     return 0
 
@@ -204,10 +161,10 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     """
     verb, given = arguments.verb, vars(arguments)
     for name, verbs in _VERBS.items():
-        if given[name] not in (None, False, []) and verb not in verbs:
+        if is_given(given[name]) and verb not in verbs:
             fix = _INSTEAD.get((name, verb)) or "leave it out"
-            allowed = " or ".join(f"--{each}" for each in verbs)
-            raise UsageError(f"{_flag(name)} goes with {allowed}, not with --{verb}: {fix}")
+            allowed = " or ".join(map(spell, verbs))
+            raise UsageError(f"{spell(name)} goes with {allowed}, not with --{verb}: {fix}")
     if verb in ("create", "alter", "delete") and not arguments.topic:
         raise UsageError(f"--{verb} needs a topic: add --topic NAME")
     if verb == "alter" and arguments.partitions is None:
@@ -217,7 +174,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             if given[name] is not None:
                 raise UsageError(
                     f"--replica-assignment already gives the number of partitions and replicas: "
-                    f"leave out {_flag(name)}"
+                    f"leave out {spell(name)}"
                 )
     if arguments.if_exists and verb == "describe" and not (arguments.topic or arguments.topic_id):
         raise UsageError("--if-exists needs a topic: add --topic NAME or --topic-id ID")
@@ -225,7 +182,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         for name in CHECKS:
             if given[name]:
                 raise UsageError(
-                    f"{_flag(name)} shows partitions, --topics-with-overrides topics: give one"
+                    f"{spell(name)} shows partitions, --topics-with-overrides topics: give one"
                 )
     for name, most in (
         ("partitions", 2**31 - 1),
@@ -233,26 +190,17 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         ("partition_size_limit_per_response", 2**31 - 1),
     ):
         if given[name] is not None and not 1 <= given[name] <= most:
-            raise UsageError(f"{_flag(name)} {given[name]}: write a number from 1 to {most}")
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+            raise UsageError(f"{spell(name)} {given[name]}: write a number from 1 to {most}")
 
 
 def list_topics(admin: Admin, arguments: argparse.Namespace) -> None:
     for name in select_topics(admin, arguments.topic, not arguments.exclude_internal):
-        print(json.dumps({"topic": name}) if arguments.json else name)
+        print_result(arguments, {"topic": name}, name)
 
 
 def create_topic(admin: Admin, arguments: argparse.Namespace) -> None:
     topic = arguments.topic
     assignment = read_assignment(arguments.replica_assignment)
-    given = {
-        "partitions": arguments.partitions,
-        "replication_factor": arguments.replication_factor,
-        "assignment": None if assignment is None else dict(enumerate(assignment)),
-    }
     if "." in topic or "_" in topic:
         stream = sys.stderr if arguments.json else sys.stdout
         print(paint(COLLISION, WARNING, stream), file=stream)
@@ -260,17 +208,17 @@ def create_topic(admin: Admin, arguments: argparse.Namespace) -> None:
     try:
         admin.create_topic(
             topic,
-            config=read_pairs(arguments.config),
-            **{name: value for name, value in given.items() if value is not None},
+            arguments.partitions or _CLUSTERS_DEFAULT,
+            arguments.replication_factor or _CLUSTERS_DEFAULT,
+            None if assignment is None else dict(enumerate(assignment)),
+            read_pairs(arguments.config),
         )
     except BrokerError as error:
         if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS or not arguments.if_not_exists:
             raise
         is_new = False
-    if arguments.json:
-        print(json.dumps({"topic": topic, "created": is_new}))
-    elif is_new:
-        print(f"Created topic {topic}.")
+    if is_new or arguments.json:
+        print_result(arguments, {"topic": topic, "created": is_new}, f"Created topic {topic}.")
 
 
 def alter_topics(admin: Admin, arguments: argparse.Namespace) -> None:
@@ -283,11 +231,9 @@ def alter_topics(admin: Admin, arguments: argparse.Namespace) -> None:
             arguments.partitions,
             None if assignment is None else assignment[present[name].partition_count :],
         )
-        if arguments.json:
-            print(json.dumps({"topic": name, "partitions": arguments.partitions}))
-        else:
-            count = show_count(arguments.partitions, "partition")
-            print(f"Altered topic {name}: it has {count}.")
+        count = show_count(arguments.partitions, "partition")
+        shown = {"topic": name, "partitions": arguments.partitions}
+        print_result(arguments, shown, f"Altered topic {name}: it has {count}.")
 
 
 def describe_topics(admin: Admin, arguments: argparse.Namespace) -> None:
@@ -301,7 +247,9 @@ def describe_topics(admin: Admin, arguments: argparse.Namespace) -> None:
     eligible: dict[TopicPartition, EligibleLeaders] = {}
     if shows_partitions:
         limit = arguments.partition_size_limit_per_response or PAGE_SIZE
-        eligible = _find_eligible(admin, names, limit)
+        eligible = unless_refused(
+            lambda: admin.eligible_leaders(names, limit), dict, ErrorCode.UNSUPPORTED_VERSION
+        )
     configs = admin.describe_topic_configs(names) if needs_configs else {}
     for name, view in sorted(admin.describe_topics(names).items()):
         topic = Description(
@@ -313,26 +261,23 @@ def describe_topics(admin: Admin, arguments: argparse.Namespace) -> None:
         if arguments.topics_with_overrides and not topic.overrides:
             continue
         numbers = choose_partitions(topic, checks) if shows_partitions else []
-        if arguments.json:
-            shown = show_topic(topic)
-            if shows_partitions:
-                shown["partitions"] = [show_partition(topic, number) for number in numbers]
-            if numbers or not checks:
-                print(json.dumps(shown))
+        if checks and not numbers:
             continue
-        if not checks:
-            print(write_topic(topic))
-        for number in numbers:
-            print(paint(write_partition(topic, number), choose_colour(topic, number)))
+        shown = show_topic(topic)
+        if shows_partitions:
+            shown["partitions"] = [show_partition(topic, number) for number in numbers]
+        lines = [] if checks else [write_topic(topic)]
+        lines += [
+            paint(write_partition(topic, number), choose_colour(topic, number))
+            for number in numbers
+        ]
+        print_result(arguments, shown, "\n".join(lines))
 
 
 def delete_topics(admin: Admin, arguments: argparse.Namespace) -> None:
     for name in _select_existing(admin, arguments):
         admin.delete_topic(name)
-        if arguments.json:
-            print(json.dumps({"topic": name, "deleted": True}))
-        else:
-            print(f"Deleted topic {name}.")
+        print_result(arguments, {"topic": name, "deleted": True}, f"Deleted topic {name}.")
 
 
 _RUN: Final[Mapping[str, Callable[[Admin, argparse.Namespace], None]]] = {
@@ -373,24 +318,8 @@ def _select_described(admin: Admin, arguments: argparse.Namespace) -> list[str]:
 def list_moves(admin: Admin) -> dict[TopicPartition, Reassignment]:
     """All reassignments in progress; none if the broker does not support or allow the request, as
     in kafka-topics."""
-    try:
-        return admin.list_reassignments()
-    except BrokerError as error:
-        if error.code in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
-            return {}
-        raise
-
-
-def _find_eligible(
-    admin: Admin, names: list[str], limit: int
-) -> dict[TopicPartition, EligibleLeaders]:
-    """The eligible leader replicas of these topics; none if brokers do not support the request."""
-    try:
-        return admin.eligible_leaders(names, limit)
-    except BrokerError as error:
-        if error.code is ErrorCode.UNSUPPORTED_VERSION:
-            return {}
-        raise
+    codes = ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return unless_refused(admin.list_reassignments, dict, *codes)
 
 
 def by_number(view: TopicView, found: Mapping[TopicPartition, T]) -> dict[int, T]:

@@ -12,23 +12,24 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from trimtab.cli.options import add_client_options, read_client_options
-from trimtab.cli.selection import connect_admin
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
-from trimtab.system.clock import wall_clock_ms
+from trimtab.cli.options import add_client_options, add_options, refuse_misplaced, spell
+from trimtab.cli.selection import connect
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
+from trimtab.threads.clock import wall_clock_ms
 
 if TYPE_CHECKING:
-    from trimtab.blocking.admin import Admin
     from trimtab.client.admin import ProducerDescription, TransactionDescription
+    from trimtab.client.blocking.admin import Admin
 
 EXAMPLES = """\
   trimtab transactions list
   trimtab transactions describe --transactional-id orders
   trimtab transactions find-hanging --topic flights
-  trimtab transactions abort --topic flights --partition 0 --start-offset 1234
+  trimtab transactions abort --topic flights --partition 0 --start-offset 1234 \\
+      --command-config kafka-data/controller/cluster.secret
   trimtab transactions forceTerminateTransaction --transactionalId orders
 """
 
@@ -70,68 +71,35 @@ class _Open(NamedTuple):
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "verb",
-        choices=(
-            "list",
-            "describe",
-            "describe-producers",
-            "abort",
-            "find-hanging",
-            "forceTerminateTransaction",
-        ),
+        choices=tuple(_RUN),
         help="list: the transactional ids; describe: one of them; describe-producers: what a "
         "partition remembers; find-hanging: transactions that nobody will end; abort: end one in "
         "one partition; forceTerminateTransaction: abort one, and fence its producer",
     )
-    parser.add_argument(
-        "--duration-filter",
-        type=int,
-        metavar="MS",
-        help="with list: only transactions open for longer than this",
-    )
-    parser.add_argument(
-        "--transactional-id-pattern", metavar="REGEX", help="with list: only ids that match"
-    )
-    parser.add_argument("--transactional-id", metavar="ID", help="with describe: this one")
-    parser.add_argument(
-        "--transactionalId", metavar="ID", help="with forceTerminateTransaction: this one"
-    )
-    parser.add_argument("--topic", help="the topic of the partition, or with find-hanging of all")
-    parser.add_argument("--partition", type=int, metavar="N", help="the partition")
-    parser.add_argument(
-        "--broker-id",
-        type=int,
-        metavar="N",
-        help="ask this broker's replicas; with find-hanging: only partitions that it has",
-    )
-    parser.add_argument(
-        "--max-transaction-timeout",
-        type=int,
-        metavar="MINUTES",
-        help="with find-hanging: transactions whose last record is older (default: 15)",
-    )
-    parser.add_argument(
-        "--start-offset", type=int, metavar="N", help="with abort: the transaction's first offset"
-    )
-    for name, what in (
-        ("producer-id", "the producer's id"),
-        ("producer-epoch", "its epoch"),
-        ("coordinator-epoch", "the coordinator's epoch"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=int,
-            metavar="N",
-            help=f"with abort, instead of --start-offset: {what}",
-        )
-    parser.add_argument(
-        "--json", action="store_true", help="print a line with a JSON object for each row"
-    )
+    options = {
+        "--duration-filter MS": "with list: only transactions open for longer than this",
+        "--transactional-id-pattern REGEX": "with list: only ids that match",
+        "--transactional-id ID": "with describe: this one",
+        "--transactionalId ID": "with forceTerminateTransaction: this one",
+        "--topic TOPIC": "the topic of the partition, or with find-hanging of all",
+        "--partition N": "the partition",
+        "--broker-id N": "ask this broker's replicas; with find-hanging: only partitions that it "
+        "has",
+        "--max-transaction-timeout MINUTES": "with find-hanging: transactions whose last record "
+        "is older (default: 15)",
+        "--start-offset N": "with abort: the transaction's first offset",
+        "--producer-id N": "with abort, instead of --start-offset: the producer's id",
+        "--producer-epoch N": "with abort, instead of --start-offset: its epoch",
+        "--coordinator-epoch N": "with abort, instead of --start-offset: the coordinator's epoch",
+        "--json": "print a line with a JSON object for each row",
+    }
+    add_options(parser, options)
     add_client_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     check_arguments(arguments)
-    with connect_admin(read_client_options(arguments)) as admin:
+    with connect(arguments) as admin:
         _RUN[arguments.verb](admin, arguments)
     return 0
 
@@ -142,12 +110,10 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         UsageError: an option does not go with the verb, or is missing.
     """
     verb = arguments.verb
-    for name, verbs in _VERBS.items():
-        if getattr(arguments, name) is not None and verb not in verbs:
-            raise UsageError(f"{_option(name)} goes with {' and '.join(verbs)}, not with {verb}")
+    refuse_misplaced(arguments, _VERBS, verb)
     for name in _NEEDED.get(verb, ()):
         if getattr(arguments, name) is None:
-            raise UsageError(f"{verb} needs {_option(name)}")
+            raise UsageError(f"{verb} needs {spell(name)}")
     if verb == "find-hanging":
         if arguments.topic is None and arguments.broker_id is None:
             raise UsageError("find-hanging needs --topic or --broker-id")
@@ -170,7 +136,7 @@ def list_transactions(admin: Admin, arguments: argparse.Namespace) -> None:
     )
     print_rows(
         arguments,
-        ("TransactionalId", "Coordinator", "ProducerId", "TransactionState"),
+        "TransactionalId Coordinator ProducerId TransactionState",
         [(each.transactional_id, each.coordinator, each.producer_id, each.state) for each in found],
     )
 
@@ -183,17 +149,8 @@ def describe(admin: Admin, arguments: argparse.Namespace) -> None:
     is_open = found.started_at >= 0
     print_rows(
         arguments,
-        (
-            "CoordinatorId",
-            "TransactionalId",
-            "ProducerId",
-            "ProducerEpoch",
-            "TransactionState",
-            "TransactionTimeoutMs",
-            "CurrentTransactionStartTimeMs",
-            "TransactionDurationMs",
-            "TopicPartitions",
-        ),
+        "CoordinatorId TransactionalId ProducerId ProducerEpoch TransactionState "
+        "TransactionTimeoutMs CurrentTransactionStartTimeMs TransactionDurationMs TopicPartitions",
         [
             (
                 found.coordinator,
@@ -215,24 +172,18 @@ def describe_producers(admin: Admin, arguments: argparse.Namespace) -> None:
     found = admin.describe_producers([partition], arguments.broker_id)
     print_rows(
         arguments,
-        (
-            "ProducerId",
-            "ProducerEpoch",
-            "LatestCoordinatorEpoch",
-            "LastSequence",
-            "LastTimestamp",
-            "CurrentTransactionStartOffset",
-        ),
+        "ProducerId ProducerEpoch LatestCoordinatorEpoch LastSequence LastTimestamp "
+        "CurrentTransactionStartOffset",
         [
             (
-                each.producer_id,
-                each.epoch,
-                each.coordinator_epoch,
-                each.last_sequence,
-                each.last_timestamp,
-                each.open_since_offset if each.open_since_offset >= 0 else None,
+                producer.producer_id,
+                producer.epoch,
+                producer.coordinator_epoch,
+                producer.last_sequence,
+                producer.last_timestamp,
+                producer.open_since_offset if producer.open_since_offset >= 0 else None,
             )
-            for each in found[partition]
+            for producer in found[partition]
         ],
     )
 
@@ -240,19 +191,18 @@ def describe_producers(admin: Admin, arguments: argparse.Namespace) -> None:
 def abort(admin: Admin, arguments: argparse.Namespace) -> None:
     partition = TopicPartition(arguments.topic, arguments.partition)
     start = arguments.start_offset
-    if start is None:
-        producer = arguments.producer_id, arguments.producer_epoch
-        admin.abort_transaction(partition, *producer, max(0, arguments.coordinator_epoch))
-        say_done(arguments, {**partition._asdict(), "result": "aborted"})
-        return
-    for each in admin.describe_producers([partition])[partition]:
-        if each.open_since_offset == start:
-            admin.abort_transaction(
-                partition, each.producer_id, each.epoch, max(0, each.coordinator_epoch)
+    producer = arguments.producer_id, arguments.producer_epoch, arguments.coordinator_epoch
+    if start is not None:
+        remembered = admin.describe_producers([partition])[partition]
+        there = [each for each in remembered if each.open_since_offset == start]
+        if not there:
+            raise UsageError(
+                f"--start-offset {start}: no transaction in {partition} is open since there"
             )
-            say_done(arguments, {**partition._asdict(), "result": "aborted"})
-            return
-    raise UsageError(f"--start-offset {start}: no transaction in {partition} is open since there")
+        producer = there[0].producer_id, there[0].epoch, there[0].coordinator_epoch
+    producer_id, epoch, coordinator_epoch = producer
+    admin.abort_transaction(partition, producer_id, epoch, max(0, coordinator_epoch))
+    say_done(arguments, {**partition._asdict(), "result": "aborted"})
 
 
 def force_terminate(admin: Admin, arguments: argparse.Namespace) -> None:
@@ -271,30 +221,18 @@ def find_hanging(admin: Admin, arguments: argparse.Namespace) -> None:
     before_ms = wall_clock_ms() - (15 if minutes is None else minutes) * 60_000
     found = find_open(admin, arguments, before_ms)
     ids = {each.producer.producer_id for each in found}
-    names = (
-        {
-            each.producer_id: each.transactional_id
-            for each in admin.list_transactions(producer_ids=ids)
-        }
-        if ids
-        else {}
-    )
+    listed = admin.list_transactions(producer_ids=ids) if ids else []
+    names = {each.producer_id: each.transactional_id for each in listed}
     known = admin.describe_transactions(names.values())
     hanging = [
-        each for each in found if hangs(each, known.get(names.get(each.producer.producer_id, "")))
+        transaction
+        for transaction in found
+        if hangs(transaction, known.get(names.get(transaction.producer.producer_id, "")))
     ]
     print_rows(
         arguments,
-        (
-            "Topic",
-            "Partition",
-            "ProducerId",
-            "ProducerEpoch",
-            "CoordinatorEpoch",
-            "StartOffset",
-            "LastTimestamp",
-            "Duration(min)",
-        ),
+        "Topic Partition ProducerId ProducerEpoch CoordinatorEpoch StartOffset LastTimestamp "
+        "Duration(min)",
         [
             (
                 *partition,
@@ -318,10 +256,10 @@ def find_open(admin: Admin, arguments: argparse.Namespace, before_ms: int) -> li
         asked = partitions[begin : begin + _AT_ONCE]
         described = admin.describe_producers(asked, arguments.broker_id)
         found += [
-            _Open(partition, each)
+            _Open(partition, producer)
             for partition in asked
-            for each in described[partition]
-            if each.open_since_offset >= 0 and each.last_timestamp < before_ms
+            for producer in described[partition]
+            if producer.open_since_offset >= 0 and producer.last_timestamp < before_ms
         ]
     return found
 
@@ -356,19 +294,14 @@ _RUN: Final = {
 }
 
 
-def print_rows(
-    arguments: argparse.Namespace, heads: Sequence[str], rows: Sequence[Sequence[Any]]
-) -> None:
+def print_rows(arguments: argparse.Namespace, heads: str, rows: Sequence[Sequence[object]]) -> None:
     """As Kafka's tool prints tables, or a JSON object for each row."""
+    names = heads.split()
     if arguments.json:
         for row in rows:
-            print(json.dumps(dict(zip(heads, row, strict=True))))
+            print(json.dumps(dict(zip(names, row, strict=True))))
         return
-    texts = [list(heads), *([str(cell) for cell in row] for row in rows)]
+    texts = [names, *([str(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     for line in texts:
         print("".join(f"{cell:<{width}}\t" for cell, width in zip(line, widths, strict=True)))
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

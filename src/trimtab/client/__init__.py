@@ -3,6 +3,9 @@
     send ─▶ partitioner ─▶ accumulator ─▶ sender ─▶ network ═▶ broker
     poll ◀─ consumer ◀─ fetcher ◀─ network ◀══ broker
 
-`producer`, `consumer` and `admin` hold the public classes; each folder is one stage. The room
-`blocking` wraps them for programs without an event loop.
+`producer`, `consumer` and `admin` hold the public classes; each folder is one stage. `blocking`
+wraps them for programs without an event loop.
+
+Tests of group_offsets: tests/unit/client/admin/test_groups.py
+Tests of producer_core, topic_view: test_producer.py
 """

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeAlias
 
-from trimtab.client.arguments import refuse_copying
 from trimtab.client.network.options import Options
 from trimtab.client.network.session import Session
-from trimtab.system.unclosed import close_when_collected
+from trimtab.kafka.arguments import refuse_copying
+from trimtab.threads.unclosed import close_when_collected
 
 Close: TypeAlias = Callable[[float | None], Coroutine[Any, Any, object]]
 """Closes a client that its user did not close, within so many seconds; None for no limit."""
@@ -33,6 +33,18 @@ class AsyncClient:
         self._keep_open = close_when_collected(self, session.options.name_of(self), close, unsent)
 
     __reduce_ex__ = refuse_copying
+
+    def __repr__(self) -> str:
+        return self._describe(self, self._session.is_closed)
+
+    def _describe(self, client: object, is_closed: bool) -> str:
+        """The repr of `client`, which is this one or wraps it."""
+        state = ["closed"] if is_closed else self._state()
+        return f"<{', '.join([self.options.name_of(client), *state])}>"
+
+    def _state(self) -> list[str]:
+        """What a repr tells of the client besides its name."""
+        return []
 
     @property
     def options(self) -> Options:

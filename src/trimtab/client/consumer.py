@@ -5,19 +5,43 @@
         async for record in consumer:
             print(record.offset, record.value)
 
-`trimtab.blocking.consumer` has the consumer for threads, which makes the same calls.
+`trimtab.client.blocking.consumer` has the consumer for threads, which makes the same calls.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from inspect import isawaitable
 from random import Random
 from typing import Any, Final, TypeVar, Unpack, cast
 
-from trimtab.client.arguments import (
+from trimtab.client.async_client import AsyncClient
+from trimtab.client.consumer_metrics import ConsumerMetrics
+from trimtab.client.fetcher.fetcher import Fetcher
+from trimtab.client.fetcher.offsets import (
+    RESETS,
+    OffsetAndTimestamp,
+    OffsetLookup,
+    found_or_none,
+    isolation_of,
+)
+from trimtab.client.fetcher.plan import Batches, FetchOptions
+from trimtab.client.fetcher.reader import TABLE_BYTES, checked_table_bytes
+from trimtab.client.group.assignors.factory import make_assignors
+from trimtab.client.group.assignors.protocol import Assignor
+from trimtab.client.group.group import Group
+from trimtab.client.group.membership import MemberOptions
+from trimtab.client.group.subscription import Topics
+from trimtab.client.group_offsets import OffsetAndMetadata, checked_offsets
+from trimtab.client.metrics_cy import Snapshot
+from trimtab.client.network.option_types import ConsumerOptions
+from trimtab.client.network.options import Options
+from trimtab.client.network.session import Session
+from trimtab.client.options import consumer_options
+from trimtab.client.subscriber import Steps, Subscriber, call_at_once
+from trimtab.kafka.arguments import (
     AnyPartition,
     Partition,
     checked_mapping,
@@ -27,42 +51,18 @@ from trimtab.client.arguments import (
     checked_wait_ms,
     shown,
 )
-from trimtab.client.async_client import AsyncClient
-from trimtab.client.consumer_metrics import ConsumerMetrics
-from trimtab.client.fetcher.batch_sizes import Ahead, BatchSizes, list_batch_sizes
-from trimtab.client.fetcher.fetcher import Fetcher
-from trimtab.client.fetcher.offsets import (
-    RESETS,
-    OffsetAndTimestamp,
-    Offsets,
-    found_or_none,
-    isolation_of,
-)
-from trimtab.client.fetcher.plan import Assignment, Batches, FetchOptions
-from trimtab.client.fetcher.reader import TABLE_BYTES, checked_table_bytes
-from trimtab.client.group.assignors.factory import make_assignors
-from trimtab.client.group.assignors.protocol import Assignor
-from trimtab.client.group.group import Group
-from trimtab.client.group.handover import Change, Kind
-from trimtab.client.group.membership import MemberOptions
-from trimtab.client.group.subscription import Topics
-from trimtab.client.group_offsets import OffsetAndMetadata, checked_offsets
-from trimtab.client.metrics_cy import Snapshot
-from trimtab.client.network.option_types import ConsumerOptions
-from trimtab.client.network.options import Options
-from trimtab.client.network.session import Session
-from trimtab.client.options import consumer_options
-from trimtab.client.subscriber import Subscriber
-from trimtab.errors import KafkaError
-from trimtab.records import Record, TopicPartition
-from trimtab.system.clock import monotonic_clock
-from trimtab.wire.fetch_limits import FetchLimits
-from trimtab.wire.sentinels import EARLIEST, LATEST
+from trimtab.kafka.errors import KafkaError
+from trimtab.kafka.records import Record, TopicPartition
+from trimtab.kafka.wire.fetch_limits import FetchLimits
+from trimtab.kafka.wire.sentinels import EARLIEST, LATEST
+from trimtab.threads.clock import monotonic_clock
 
 T = TypeVar("T")
 
 STEP: Final = 0.5
 """Seconds after which an iteration that waits for records looks after the group and the commits."""
+_SHOWN: Final = 5
+"""Partitions that a consumer's repr names."""
 
 
 class AsyncConsumer(Subscriber, AsyncClient):
@@ -86,7 +86,7 @@ class AsyncConsumer(Subscriber, AsyncClient):
         assignors = _assignors(checked)
         session = Session(checked, random or Random())
         self._isolation = isolation_of(checked)
-        self._offsets = Offsets(session)
+        self._offsets = OffsetLookup(session)
         metrics = ConsumerMetrics(
             monotonic_clock,
             checked.seconds("metrics.sample.window.ms"),
@@ -173,7 +173,10 @@ class AsyncConsumer(Subscriber, AsyncClient):
 
     async def unsubscribe(self) -> None:
         """Leave the group, and read nothing. Commits first, with `enable.auto.commit`."""
-        await self._let_go()
+        await self._await(self._let_go())
+        await self._leave_group()
+
+    async def _leave_group(self) -> None:
         if self._group is not None:
             await self._group.leave("the consumer has unsubscribed")
         self._forget_subscription()
@@ -205,6 +208,18 @@ class AsyncConsumer(Subscriber, AsyncClient):
         found = await self._needed_group("committed").committed(wanted)
         return {partition: found.get(partition) for partition in wanted}
 
+    def _state(self) -> list[str]:
+        group = self.options["group.id"]
+        assigned = sorted(self.assignment())
+        names = [f"{topic}-{partition}" for topic, partition in assigned[:_SHOWN]]
+        if len(assigned) > _SHOWN:
+            names.append(f"and {len(assigned) - _SHOWN} more")
+        return [
+            *([f"group {group!r}"] if group else []),
+            *([f"subscribed to {_describe(self._subscription)}"] if self._subscription else []),
+            f"reads {' '.join(names) or 'no partitions'}",
+        ]
+
     async def close(self) -> None:
         """Commit, with `enable.auto.commit`; leave the group; close the connections.
 
@@ -220,7 +235,7 @@ class AsyncConsumer(Subscriber, AsyncClient):
     async def _close_after(self, has_failed: bool) -> None:
         if not self._session.is_closed:
             try:
-                await self._let_go(has_failed)
+                await self._await(self._let_go(has_failed))
             finally:
                 await AsyncClient.close(self)
 
@@ -236,7 +251,7 @@ class AsyncConsumer(Subscriber, AsyncClient):
         known = self._known_position(named)
         if known is not None:
             return known
-        self._submit()
+        self._submit(call_at_once)
         return await self._fetcher.locate(named, self._session.timeout)
 
     async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
@@ -258,21 +273,6 @@ class AsyncConsumer(Subscriber, AsyncClient):
         found = await self._find(_checked_times(timestamps))
         return {partition: found_or_none(offset) for partition, offset in found.items()}
 
-    async def list_batch_sizes(
-        self, wanted: Mapping[TopicPartition, Ahead]
-    ) -> dict[TopicPartition, BatchSizes]:
-        """The sizes of the record batches in ranges of offsets, without fetching the batches.
-
-        Lists as many batches of each partition as fit into the brokers' responses.
-
-        Raises:
-            BrokerError: UNSUPPORTED_VERSION if a broker is not one of trimtab's.
-            Unavailable: a leader cannot be reached.
-        """
-        session = self._session
-        session.check_open()
-        return await list_batch_sizes(session.connections, session.metadata, wanted)
-
     def metrics(self) -> Snapshot:
         """All metrics under Kafka's names: `consumer-metrics`; `consumer-fetch-manager-metrics`, by
         topic `consumer-fetch-manager-topic-metrics`, by partition
@@ -291,108 +291,51 @@ class AsyncConsumer(Subscriber, AsyncClient):
             is_member=self._group is not None,
         )
 
-    def problem(self, partition: Partition) -> KafkaError | None:
+    def problem(self, partition: Partition | None = None) -> KafkaError | None:
         """Why no records can arrive from a partition now; None if its leader can be asked.
 
         `poll` retries after errors that may pass, such as a broker that is down, without raising
-        them; this returns the current one.
+        them; this returns the current one. The log names it too, from its third second on as a
+        warning.
+
+        Args:
+            partition: None for the consumer as a whole: the first reason why it does not reach the
+                cluster, or its group, or a topic or partition that it should read.
         """
-        return self._fetcher.problem(checked_partition(partition))
+        if partition is not None:
+            return self._fetcher.problem(checked_partition(partition))
+        if (failure := self._session.metadata.failure) is not None:
+            return failure
+        if self._group is not None and (trouble := self._group.problem()) is not None:
+            return trouble
+        problems = map(self._fetcher.problem, list(self._assignments))
+        return next((problem for problem in problems if problem is not None), None)
 
     async def _next(self, read: Callable[[], T], timeout: float) -> T:
         """What `read` returns, as soon as that is something, or after `timeout` seconds."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
         self._begin_reading()
         try:
-            with self._metrics.polling():
-                while True:
-                    await self._settle()
-                    self._submit()
-                    found = read()
-                    if not found and await self._await_data(deadline - loop.time()):
-                        found = read()
-                    if found or not self._is_woken() or loop.time() >= deadline:
-                        return found
+            return await self._await(self._poll(read, timeout, asyncio.get_running_loop().time))
         except (Exception, asyncio.CancelledError):  # which come where nothing is half done
             raise
         except BaseException:
             self._start_over()
             raise
 
-    async def _settle(self) -> None:
-        """Carry out what the group asks for, and commit if it is time."""
-        while (change := self._due_change()) is not None:
-            await self._carry_out(change)
-        if (offsets := self._take_due_commit()) is not None and self._group is not None:
-            self._group.commit_soon(offsets)
-
-    async def _carry_out(self, change: Change) -> None:
-        """Have the application carry out a change; the next poll does if Ctrl-C interrupts it."""
+    async def _await(self, steps: Steps[T]) -> T:
         try:
-            if change.kind is Kind.ASSIGNED:
-                self._apply(change)
-            elif change.kind is Kind.REVOKED and change.partitions:
-                await self._commit_before(change.partitions)
-            with self._calling_back(change) as result:
-                if isawaitable(result):
-                    await result
-        except Exception:
-            await self._acknowledge(change)
-            raise
-        await self._acknowledge(change)
-
-    async def _commit_before(
-        self, partitions: Collection[TopicPartition], has_failed: bool = False
-    ) -> None:
-        """Commit automatically before partitions are given up. A failure is logged: the records
-        will be read again."""
-        group = self._group
-        if group is None or not self._commits_by_itself:
-            return
-        offsets = {
-            partition: offset
-            for partition, offset in self._processed(has_failed).items()
-            if partition in partitions
-        }
-        await group.commit_automatically(offsets)
-
-    async def _let_go(self, has_failed: bool = False) -> None:
-        """Give up all partitions."""
-        change = Change(Kind.REVOKED, frozenset(self._assignments))
-        await self._commit_before(change.partitions, has_failed)
-        with self._calling_back(change) as result:
-            if isawaitable(result):
-                await result
-
-    async def _acknowledge(self, change: Change) -> None:
-        if self._group is not None:
-            self._group.handover.carried_out(change)
-
-    def _submit(self) -> None:
-        subscription = self._take_subscription()
-        assignments = self._take_changed_assignments()
-        if subscription is not None or assignments is not None:
-            self._pass_on(subscription, assignments)
-
-    def _pass_on(
-        self, subscription: Topics | None, assignments: dict[TopicPartition, Assignment] | None
-    ) -> None:
-        """Pass what has changed to the group and to the fetcher."""
-        if self._group is not None:
-            self._group.begin_committing()
-            if subscription is not None:
-                self._group.subscribe(subscription)
-        if assignments is not None:
-            self._fetcher.update(assignments)
-
-    async def _await_data(self, timeout: float) -> bool:
-        if self._taken.is_due(is_waiting=True):
-            self._refill()
-        if not self._take(self._fetcher.ready):
-            await self._fetcher.wait(timeout, self._is_woken)
-            return self._take(self._fetcher.ready)
-        return True
+            step = next(steps)
+            while True:
+                try:
+                    await (step if isawaitable(step) else step())
+                except Exception as error:
+                    step = steps.throw(error)
+                else:
+                    step = next(steps)
+        except StopIteration as end:
+            return cast(T, end.value)
+        finally:
+            steps.close()
 
     async def _find(
         self, wanted: Mapping[TopicPartition, int]
@@ -406,7 +349,7 @@ def _assignors(options: Options) -> list[Assignor] | None:
     """What a classic member offers; None if the coordinator assigns."""
     if options.text("group.protocol") == "consumer":
         return None
-    return make_assignors(cast(tuple[str, ...], options["partition.assignment.strategy"]))
+    return make_assignors(options.words("partition.assignment.strategy"))
 
 
 def _make_group(
@@ -419,12 +362,12 @@ def _make_group(
         session,
         MemberOptions(
             group_id=options.text("group.id"),
-            instance_id=cast(str | None, options["group.instance.id"]),
+            instance_id=options.optional_text("group.instance.id"),
             session=options.seconds("session.timeout.ms"),
             heartbeat=options.seconds("heartbeat.interval.ms"),
             poll_interval=options.seconds("max.poll.interval.ms"),
             rack=options.text("client.rack") or None,
-            server_assignor=cast(str | None, options["group.remote.assignor"]),
+            server_assignor=options.optional_text("group.remote.assignor"),
         ),
         assignors,
         metrics,
@@ -432,7 +375,7 @@ def _make_group(
 
 
 def _make_fetcher(
-    session: Session, offsets: Offsets, group: Group | None, metrics: ConsumerMetrics
+    session: Session, offsets: OffsetLookup, group: Group | None, metrics: ConsumerMetrics
 ) -> Fetcher:
     options = session.options
     fetcher = Fetcher(
@@ -483,3 +426,7 @@ async def _close(fetcher: Fetcher, group: Group | None, session: Session) -> Non
     if group is not None:
         await group.close()
     await session.close()
+
+
+def _describe(topics: Topics) -> str:
+    return " ".join(sorted(topics)) if isinstance(topics, frozenset) else str(topics)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Final, Literal, TypeAlias
 
 from trimtab.client.metrics_cy import Sensors, SensorsByOwner, Snapshot, Values
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 Step: TypeAlias = Literal["commit", "heartbeat", "join", "rebalance", "sync"]
 """What a member does with its coordinator."""
@@ -55,25 +55,26 @@ class ConsumerMetrics:
         self._steps = Sensors(window, samples, (*_STEPS, _FAILURES))
         self._topics: SensorsByOwner[str] = SensorsByOwner(window, samples, _TOPIC)
         self._nodes: SensorsByOwner[int] = SensorsByOwner(window, samples, _NODE)
-        self._polled_at = self._heartbeat_at = self._rebalanced_at = math.nan
+        self._polled_at = self._polled_before = math.nan
+        self._heartbeat_at = self._rebalanced_at = math.nan
 
     # events of the loop
 
     def connection_event(self, what: str) -> None:
         """One of `connection-creation`, `connection-close`, `successful-authentication`,
         `failed-authentication`."""
-        self._consumer[what].add(1, self.now())
+        self._consumer[what].record_amount(1, self.now())
 
     def fetched(self, node_id: int, size: int, latency: float, throttle: float) -> None:
         """A response to a fetch arrived, of `size` bytes. Times are in seconds; `throttle` is how
         long the broker throttles the consumer (KIP-219)."""
         now = self.now()
         node = self._nodes[node_id]
-        node["incoming-byte"].add(size, now)
-        node["request-latency"].add(latency * 1000, now)
-        self._fetch["fetch-latency"].add(latency * 1000, now)
-        self._fetch["fetch-size"].add(size, now)
-        self._fetch["fetch-throttle-time"].add(throttle * 1000, now)
+        node["incoming-byte"].record_amount(size, now)
+        node["request-latency"].record_amount(latency * 1000, now)
+        self._fetch["fetch-latency"].record_amount(latency * 1000, now)
+        self._fetch["fetch-size"].record_amount(size, now)
+        self._fetch["fetch-throttle-time"].record_amount(throttle * 1000, now)
 
     @contextmanager
     def measured(self, step: Step) -> Iterator[None]:
@@ -81,7 +82,7 @@ class ConsumerMetrics:
         began = self.now()
         yield
         now = self.now()
-        self._steps[step].add((now - began) * 1000, now)
+        self._steps[step].record_amount((now - began) * 1000, now)
         if step == "heartbeat":
             self._heartbeat_at = now
         elif step == "rebalance":
@@ -89,33 +90,35 @@ class ConsumerMetrics:
 
     def rebalance_failed(self) -> None:
         """The member has to join once more before it gets its partitions."""
-        self._steps[_FAILURES].add(1, self.now())
+        self._steps[_FAILURES].record_amount(1, self.now())
 
     # events of the consumer's thread
 
-    @contextmanager
-    def polling(self) -> Iterator[None]:
+    def poll_began(self) -> None:
         """The application waits for records."""
-        began, before = self.now(), self._polled_at
-        self._polled_at = began
+        before, began = self._polled_at, self.now()
+        self._polled_before, self._polled_at = before, began
         if began > before:  # not the first poll
-            self._consumer["time-between-poll"].add((began - before) * 1000, began)
-        yield
+            self._consumer["time-between-poll"].record_amount((began - before) * 1000, began)
+
+    def poll_ended(self) -> None:
+        """The poll that began last returns, without an error."""
+        before, began = self._polled_before, self._polled_at
         if began > before:
             now = self.now()
-            self._consumer["poll-idle"].add((now - began) / (now - before), now)
+            self._consumer["poll-idle"].record_amount((now - began) / (now - before), now)
 
     def records_consumed(self, topic: str, count: int) -> None:
         """The application got records."""
         now = self.now()
-        self._fetch["records-consumed"].add(count, now)
-        self._topics[topic]["records-consumed"].add(count, now)
+        self._fetch["records-consumed"].record_amount(count, now)
+        self._topics[topic]["records-consumed"].record_amount(count, now)
 
     def bytes_consumed(self, topic: str, size: int) -> None:
         """The application got all records of batches of this size, as they are on the wire."""
         now = self.now()
-        self._fetch["bytes-consumed"].add(size, now)
-        self._topics[topic]["bytes-consumed"].add(size, now)
+        self._fetch["bytes-consumed"].record_amount(size, now)
+        self._topics[topic]["bytes-consumed"].record_amount(size, now)
 
     # readings
 

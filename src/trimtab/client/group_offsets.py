@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trimtab.client.arguments import (
+from trimtab.kafka.arguments import (
     MAX_INT64,
     checked_integer,
     checked_mapping,
@@ -12,9 +12,9 @@ from trimtab.client.arguments import (
     checked_text,
     shown,
 )
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
-from trimtab.wire.sentinels import NO_EPOCH
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.sentinels import NO_EPOCH
 
 
 class ConsumerGroup(NamedTuple):

@@ -88,7 +88,7 @@ class Sampled:
         return len(self._windows)
 
     @cython.ccall
-    def add(self, amount: cython.double, now: cython.double) -> cython.void:
+    def record_amount(self, amount: cython.double, now: cython.double) -> cython.void:
         if now >= self._ends:
             self._begin_window(now)
         current = self._current
@@ -209,20 +209,20 @@ class ProducerMetrics:
         """A Produce request of `size` bytes was sent to a broker."""
         now = self._now()
         node = self._nodes[node_id]
-        node["outgoing-byte"].add(size, now)
-        node["request-size"].add(size, now)
-        self._producer["request-size"].add(size, now)
-        node["record"].add(records, now)
-        node["batch"].add(batches, now)
-        self._producer["records-per-request"].add(records, now)
+        node["outgoing-byte"].record_amount(size, now)
+        node["request-size"].record_amount(size, now)
+        self._producer["request-size"].record_amount(size, now)
+        node["record"].record_amount(records, now)
+        node["batch"].record_amount(batches, now)
+        self._producer["records-per-request"].record_amount(records, now)
 
     def response_received(self, node_id: int, size: int, latency: float) -> None:
         """A response of `size` bytes arrived, `latency` seconds after its request was sent."""
         now = self._now()
         node = self._nodes[node_id]
-        node["incoming-byte"].add(size, now)
-        node["request-latency"].add(latency * 1000, now)
-        self._producer["request-latency"].add(latency * 1000, now)
+        node["incoming-byte"].record_amount(size, now)
+        node["request-latency"].record_amount(latency * 1000, now)
+        self._producer["request-latency"].record_amount(latency * 1000, now)
 
     def batch_sent(self, topic: str, batch: SentBatch, size: int, is_first: bool) -> None:
         """A batch, `size` bytes as built, is part of a request; `is_first`: not sent before."""
@@ -231,44 +231,44 @@ class ProducerMetrics:
         now = self._now()
         producer, of_topic, count = self._producer, self._topics[topic], batch.count
         compression = size / batch.size if batch.size else 1.0
-        producer["batch-size"].add(size, now)
-        producer["compression"].add(compression, now)
-        producer["record-queue-time"].add((now - batch.created) * 1000, now)
-        producer["record-send"].add(count, now)
-        producer["record-size"].add(batch.size / count, now)
-        of_topic["byte"].add(size, now)
-        of_topic["compression"].add(compression, now)
-        of_topic["record-send"].add(count, now)
+        producer["batch-size"].record_amount(size, now)
+        producer["compression"].record_amount(compression, now)
+        producer["record-queue-time"].record_amount((now - batch.created) * 1000, now)
+        producer["record-send"].record_amount(count, now)
+        producer["record-size"].record_amount(batch.size / count, now)
+        of_topic["byte"].record_amount(size, now)
+        of_topic["compression"].record_amount(compression, now)
+        of_topic["record-send"].record_amount(count, now)
 
     def batch_retried(self, topic: str, batch: SentBatch) -> None:
         now = self._now()
-        self._producer["record-retry"].add(batch.count, now)
-        self._topics[topic]["record-retry"].add(batch.count, now)
+        self._producer["record-retry"].record_amount(batch.count, now)
+        self._topics[topic]["record-retry"].record_amount(batch.count, now)
 
     def batch_failed(self, topic: str, batch: SentBatch) -> None:
         now = self._now()
-        self._producer["record-error"].add(batch.count, now)
-        self._topics[topic]["record-error"].add(batch.count, now)
+        self._producer["record-error"].record_amount(batch.count, now)
+        self._topics[topic]["record-error"].record_amount(batch.count, now)
 
     def batch_split(self) -> None:
-        self._producer["batch-split"].add(1, self._now())
+        self._producer["batch-split"].record_amount(1, self._now())
 
     def throttled(self, seconds: float) -> None:
         """A broker throttled the producer for this long (KIP-219); 0 if it did not."""
-        self._producer["produce-throttle-time"].add(seconds * 1000, self._now())
+        self._producer["produce-throttle-time"].record_amount(seconds * 1000, self._now())
 
     def waited_for_memory(self, seconds: float) -> None:
         """A send waited this long for buffer memory."""
-        self._producer["bufferpool-wait"].add(seconds, self._now())
+        self._producer["bufferpool-wait"].record_amount(seconds, self._now())
 
     def memory_exhausted(self) -> None:
         """A send got no buffer memory within `max.block.ms`."""
-        self._producer["buffer-exhausted"].add(1, self._now())
+        self._producer["buffer-exhausted"].record_amount(1, self._now())
 
     def connection_event(self, what: str) -> None:
         """One of `connection-creation`, `connection-close`, `successful-authentication`,
         `failed-authentication`."""
-        self._producer[what].add(1, self._now())
+        self._producer[what].record_amount(1, self._now())
 
     def waited(self, what: str, seconds: float) -> None:
         """A call of `flush`, `metadata-wait`, `txn-commit`, … waited this long."""

@@ -28,7 +28,7 @@ from opentelemetry.propagators.textmap import Getter, Setter
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
 from trimtab.client.accumulator.queues_cy import Delivery
-from trimtab.records import Header, Headers, Record
+from trimtab.kafka.records import Header, Headers, Record
 
 T_co = TypeVar("T_co", covariant=True)
 

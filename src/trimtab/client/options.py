@@ -3,223 +3,196 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import cast
 
 from trimtab.client.network.bootstrap import checked_servers
-from trimtab.client.network.connection_options import connection_options, milliseconds
+from trimtab.client.network.connection_options import connection_options
 from trimtab.client.network.options import Options
 from trimtab.client.network.refused_options import FOREIGN, NO_OPS, REFUSED
 from trimtab.client.serialization import take_deserializers, take_serializers
-from trimtab.config import (
-    BOOLEAN,
-    INT,
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.options import (
     INT_MAX,
-    LIST,
-    LONG,
-    STRING,
+    NOT_NEGATIVE,
+    POSITIVE,
     Form,
-    Option,
     OptionTable,
     Range,
+    boolean,
+    compression_levels,
+    int32,
+    int64,
+    string,
+    strings,
 )
-from trimtab.errors import UsageError
-from trimtab.records import Deserializers, Serializers
+from trimtab.kafka.records import Deserializers, Serializers
 
 _METRICS = (
-    Option(
+    int32(
         "metrics.num.samples",
-        INT,
         2,
         "Number of windows from which rates, averages and maxima are computed.",
-        Range(1),
+        POSITIVE,
     ),
-    milliseconds("metrics.sample.window.ms", 30_000, "How long each of these windows is."),
+    int64("metrics.sample.window.ms", 30_000, "How long each of these windows is.", NOT_NEGATIVE),
+)
+
+_CALL_TIMEOUT = int32(
+    "default.api.timeout.ms",
+    60_000,
+    "How long a call without a timeout of its own may take.",
+    NOT_NEGATIVE,
+    kip="KIP-266",
 )
 
 PRODUCER = OptionTable(
     "producer",
     (
         *connection_options(receive_buffer=32_768, max_idle_ms=540_000),
-        Option(
+        string(
             "acks",
-            STRING,
             "all",
             "Which replicas must store a record before it is acknowledged: none (0), the leader"
             " (1), all in-sync replicas (all or -1).",
             ("0", "1", "-1", "all"),
         ),
-        Option(
+        int32(
             "batch.size",
-            INT,
             16_384,
             "The size at which a batch is sent, and the bytes after which the partitioner chooses"
             " another partition.",
             Range(0, INT_MAX),
-            "bytes",
+            unit="bytes",
         ),
-        Option(
+        int64(
             "buffer.memory",
-            LONG,
             33_554_432,
             "Memory for batches that are not yet acknowledged; send blocks while it is full.",
-            Range(1),
-            "bytes",
+            POSITIVE,
+            unit="bytes",
         ),
-        Option(
-            "compression.gzip.level",
-            INT,
-            -1,
-            "The level with compression.type=gzip; -1 is zlib's default.",
-            Range(1, 9, (-1,)),
-            kip="KIP-390",
-        ),
-        Option(
-            "compression.lz4.level",
-            INT,
-            9,
-            "The level with compression.type=lz4.",
-            Range(1, 17),
-            kip="KIP-390",
-        ),
-        Option(
+        *compression_levels("The level with compression.type={}"),
+        string(
             "compression.type",
-            STRING,
             "none",
             "How batches are compressed.",
             ("none", "gzip", "snappy", "lz4", "zstd"),
         ),
-        Option(
-            "compression.zstd.level",
-            INT,
-            3,
-            "The level with compression.type=zstd.",
-            Range(-131_072, 22),
-            kip="KIP-390",
-        ),
-        milliseconds(
+        int32(
             "delivery.timeout.ms",
             120_000,
             "How long after send a record fails if it is not acknowledged.",
+            NOT_NEGATIVE,
             kip="KIP-91",
-            type=INT,
         ),
-        Option(
+        boolean(
             "enable.idempotence",
-            BOOLEAN,
             True,
             "Whether brokers drop duplicates from retries and keep the order of records.",
             kip="KIP-98",
         ),
-        milliseconds("linger.ms", 5, "How long a batch may wait for more records."),
-        milliseconds(
-            "max.block.ms", 60_000, "How long send may wait for metadata or for buffer memory."
+        int64("linger.ms", 5, "How long a batch may wait for more records.", NOT_NEGATIVE),
+        int64(
+            "max.block.ms",
+            60_000,
+            "How long send may wait for metadata or for buffer memory.",
+            NOT_NEGATIVE,
         ),
-        Option(
+        int32(
             "max.in.flight.requests.per.connection",
-            INT,
             5,
             "How many requests to one broker may be in flight.",
-            Range(1),
+            POSITIVE,
         ),
-        Option(
+        int32(
             "max.request.size",
-            INT,
             1_048_576,
             "The largest request, and so the largest record.",
-            Range(0),
-            "bytes",
+            NOT_NEGATIVE,
+            unit="bytes",
         ),
-        milliseconds(
+        int64(
             "metadata.max.idle.ms",
             300_000,
             "Forget the metadata of a topic that was not sent to for this long.",
-            at_least=5000,
+            Range(5000),
             kip="KIP-526",
         ),
         *_METRICS,
-        Option(
+        string(
             "partitioner.class",
-            STRING,
             None,
             "round_robin, sticky (KIP-480), uniform_sticky (the same for records with keys too), a"
             " callable or a class, also as module:Name, or None for the built-in logic (KIP-794).",
             kip="KIP-480",
         ),
-        Option(
+        boolean(
             "partitioner.adaptive.partitioning.enable",
-            BOOLEAN,
             True,
             "Whether the built-in logic sends less to brokers that fall behind.",
             kip="KIP-794",
         ),
-        milliseconds(
+        int64(
             "partitioner.availability.timeout.ms",
             0,
             "Exclude partitions whose broker accepted no batch for this long; 0 excludes none."
             " Ignored without adaptive partitioning.",
+            NOT_NEGATIVE,
             kip="KIP-794",
         ),
-        Option(
+        string(
             "partitioner.balance",
-            STRING,
             None,
             "None for KIP-794's logic. Else each batch goes where it will be acknowledged soonest,"
             " with equal bytes for all partitions (strict), with a deviation of up to this part of"
-            " the mean (such as 0.1), or regardless of balance (free).",
+            " the mean (such as 0.1), or regardless of balance (free). A broker that does not"
+            " answer gets nothing; what it misses in 10 s it gets later, at twice its share.",
             Form(
                 r"strict|free|1(\.0*)?|0?\.0*[1-9][0-9]*|[1-9](\.[0-9]+)?[eE]-[0-9]+",
                 "strict",
                 "strict, free, or a number above 0 and up to 1",
             ),
         ),
-        Option(
+        string(
             "partitioner.compat",
-            STRING,
             "kip",
             "Which built-in logic: the KIPs' as written, or the Java producer's bit for bit.",
             ("kip", "java"),
         ),
-        Option(
+        boolean(
             "partitioner.ignore.keys",
-            BOOLEAN,
             False,
             "Whether the built-in logic spreads records with keys like those without.",
             kip="KIP-794",
         ),
-        Option(
+        boolean(
             "partitioner.rack.aware",
-            BOOLEAN,
             False,
             "Whether the built-in logic prefers partitions led in client.rack.",
             kip="KIP-1123",
         ),
-        Option(
+        boolean(
             "partitioner.rack.aware.strict",
-            BOOLEAN,
             False,
             "Whether rack-aware partitioning without client.rack is an error, as in Apache Kafka,"
             " and not a warning.",
         ),
-        Option("retries", INT, INT_MAX, "How often a batch may be sent again.", Range(0)),
-        milliseconds(
+        int32("retries", INT_MAX, "How often a batch may be sent again.", NOT_NEGATIVE),
+        int32(
             "transaction.timeout.ms",
             60_000,
             "After this time the coordinator aborts a transaction that is still open.",
-            at_least=1,
+            POSITIVE,
             kip="KIP-98",
-            type=INT,
         ),
-        Option(
+        boolean(
             "transaction.two.phase.commit.enable",
-            BOOLEAN,
             False,
             "Whether transactions have no time limit and stay open until a producer ends them; the"
             " brokers must allow it.",
             kip="KIP-939",
         ),
-        Option(
+        string(
             "transactional.id",
-            STRING,
             None,
             "The producer's name in transactions, the same after a restart; without it there are"
             " no transactions.",
@@ -241,141 +214,109 @@ CONSUMER = OptionTable(
     (
         # Kafka's 65536 costs a third more CPU per byte than the system's default, which adapts.
         *connection_options(receive_buffer=-1, max_idle_ms=540_000),
-        Option(
+        string(
             "auto.offset.reset",
-            STRING,
             "latest",
             "Where to begin reading without a position: earliest, latest, or none (an error).",
             ("earliest", "latest", "none"),
         ),
-        Option(
+        int32(
             "auto.commit.interval.ms",
-            INT,
             5000,
             "How often offsets are committed automatically.",
-            Range(0),
-            "ms",
+            NOT_NEGATIVE,
         ),
-        Option("check.crcs", BOOLEAN, True, "Whether the checksum of each batch is verified."),
-        Option(
+        boolean("check.crcs", True, "Whether the checksum of each batch is verified."),
+        boolean(
             "enable.auto.commit",
-            BOOLEAN,
             True,
             "With group.id: whether poll, rebalances and close commit the offsets of the records"
             " that earlier polls returned.",
         ),
-        Option(
+        boolean(
             "exclude.internal.topics",
-            BOOLEAN,
             True,
             "Whether an expression given to subscribe never matches internal topics.",
         ),
-        Option(
+        int32(
             "fetch.max.bytes",
-            INT,
             52_428_800,
-            "The largest fetch response; one batch may exceed it.",
-            Range(0),
-            "bytes",
-            "KIP-74",
+            "How many fetched bytes a consumer holds of each broker; one batch may exceed it.",
+            NOT_NEGATIVE,
+            kip="KIP-74",
         ),
-        milliseconds(
-            "fetch.max.wait.ms", 500, "How long a broker waits for fetch.min.bytes.", type=INT
+        int32(
+            "fetch.max.wait.ms", 500, "How long a broker waits for fetch.min.bytes.", NOT_NEGATIVE
         ),
-        Option(
-            "fetch.min.bytes",
-            INT,
-            1,
-            "Bytes that a broker waits for before it answers.",
-            Range(0),
-            "bytes",
+        int32(
+            "fetch.min.bytes", 1, "Bytes that a broker waits for before it answers.", NOT_NEGATIVE
         ),
-        Option(
+        string(
             "group.id",
-            STRING,
             None,
             "The consumer's group: who shares the partitions of topics, and commits offsets.",
         ),
-        Option(
+        string(
             "group.instance.id",
-            STRING,
             None,
             "The name of a static member: it keeps its partitions when it restarts in time.",
             kip="KIP-345",
         ),
-        Option(
+        string(
             "group.protocol",
-            STRING,
             "classic",
             "Who assigns the partitions: a member (classic), or the coordinator (consumer).",
             ("classic", "consumer"),
             kip="KIP-848",
         ),
-        Option(
+        string(
             "group.remote.assignor",
-            STRING,
             None,
             "With group.protocol=consumer: the coordinator's way of assigning, such as uniform.",
             kip="KIP-848",
         ),
-        Option(
+        int32(
             "heartbeat.interval.ms",
-            INT,
             3000,
             "How often a member of a classic group tells the coordinator that it lives.",
-            Range(1),
-            "ms",
+            POSITIVE,
         ),
-        Option(
+        string(
             "isolation.level",
-            STRING,
             "read_uncommitted",
             "Whether records of open and aborted transactions are read.",
             ("read_uncommitted", "read_committed"),
             kip="KIP-98",
         ),
-        Option(
+        int32(
             "max.partition.fetch.bytes",
-            INT,
             1_048_576,
             "The largest part of a fetch response for one partition; one batch may exceed it.",
-            Range(0),
-            "bytes",
-            "KIP-74",
+            NOT_NEGATIVE,
+            kip="KIP-74",
         ),
-        Option(
+        int32(
             "max.poll.interval.ms",
-            INT,
             300_000,
             "A member that does not poll for this long loses its partitions.",
-            Range(1),
-            "ms",
-            "KIP-62",
+            POSITIVE,
+            kip="KIP-62",
         ),
-        Option("max.poll.records", INT, 500, "The most records of one poll.", Range(1)),
+        int32("max.poll.records", 500, "The most records of one poll.", POSITIVE),
         *_METRICS,
-        milliseconds(
-            "default.api.timeout.ms",
-            60_000,
-            "How long a call without a timeout of its own may take.",
-            kip="KIP-266",
-            type=INT,
-        ),
-        Option(
+        _CALL_TIMEOUT,
+        strings(
             "partition.assignment.strategy",
-            LIST,
             ("range", "cooperative-sticky"),
             "The ways of assigning that a member of a classic group offers, the preferred one"
             " first: range, roundrobin, sticky, cooperative-sticky, load.",
             kip="KIP-429",
         ),
-        Option(
+        int32(
             "session.timeout.ms",
-            INT,
             45_000,
             "A member of a classic group that is silent for this long is removed.",
-            Range(1),
-            "ms",
+            POSITIVE,
         ),
     ),
     {
@@ -390,13 +331,7 @@ ADMIN = OptionTable(
     "admin",
     (
         *connection_options(receive_buffer=65_536, max_idle_ms=300_000),
-        milliseconds(
-            "default.api.timeout.ms",
-            60_000,
-            "How long a call without a timeout of its own may take.",
-            kip="KIP-533",
-            type=INT,
-        ),
+        _CALL_TIMEOUT._replace(kip="KIP-533"),
     ),
     {
         **REFUSED,
@@ -536,7 +471,7 @@ _MAX_IN_FLIGHT = 5
 
 
 def _adjust_idempotence(options: Options) -> None:
-    transactional_id = cast(str | None, options["transactional.id"])
+    transactional_id = options.optional_text("transactional.id")
     if transactional_id == "":
         raise UsageError(
             "producer option transactional.id='': must not be empty; leave it out to do without"
@@ -567,7 +502,7 @@ def _adjust_idempotence(options: Options) -> None:
                 " enable.idempotence=false"
             )
         if requirement:
-            options.adjust("enable.idempotence", False)
+            options["enable.idempotence"] = False
             if transactional_id is not None:
                 raise UsageError(
                     f"transactional.id={transactional_id!r} needs {requirement}; correct that, or"
@@ -595,4 +530,4 @@ def _adjust_delivery_timeout(options: Options) -> None:
             f"delivery.timeout.ms={delivery} must be at least linger.ms + request.timeout.ms ="
             f" {linger} + {request} = {linger + request}; raise it, or lower one of these"
         )
-    options.adjust("delivery.timeout.ms", min(linger + request, INT_MAX))
+    options["delivery.timeout.ms"] = min(linger + request, INT_MAX)

@@ -4,7 +4,7 @@ async with AsyncProducer("127.0.0.1:9092", linger_ms=10) as producer:
     delivery = await producer.send("flights", b"...", key=b"UA")
     print(await delivery)
 
-`trimtab.blocking.producer` has the producer for threads, which makes the same calls.
+`trimtab.client.blocking.producer` has the producer for threads, which makes the same calls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from trimtab.client.accumulator.memory_wait import MemoryWait
 from trimtab.client.accumulator.outgoing_cy import bound
 from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.accumulator.table import Column, TableDelivery, TableSend, columns_of
-from trimtab.client.arguments import checked_flag, checked_seconds, checked_topic
 from trimtab.client.async_client import AsyncClient, Close
 from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.metrics_cy import Snapshot
@@ -38,8 +37,9 @@ from trimtab.client.sender.prepared import (
     complete,
 )
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import TransactionError, UsageError
-from trimtab.records import (
+from trimtab.kafka.arguments import checked_flag, checked_seconds, checked_topic
+from trimtab.kafka.errors import TransactionError, UsageError
+from trimtab.kafka.records import (
     AnyKey,
     AnyValue,
     Bytes,
@@ -50,8 +50,8 @@ from trimtab.records import (
     TopicPartition,
     Value,
 )
-from trimtab.system.clock import wall_clock
-from trimtab.system.waiting import loop_time
+from trimtab.threads.clock import wall_clock
+from trimtab.threads.waiting import loop_time
 
 
 class ProducerCalls(AsyncClient):
@@ -396,7 +396,7 @@ class AsyncProducer(AsyncIntake, ProducerCalls, Generic[Key, Value]):
                 if delivery is not None:
                     return delivery
         finally:
-            memory_wait.end()
+            memory_wait.end_wait()
 
     async def _wait(
         self,
@@ -407,12 +407,12 @@ class AsyncProducer(AsyncIntake, ProducerCalls, Generic[Key, Value]):
         deadline: float,
     ) -> None:
         core = self._core
-        memory_wait.end()
+        memory_wait.end_wait()
         if not core.accumulator.knows(topic, partition):
             await core.wait_for_topic(topic, deadline, partition)
             return
         since = core.now()
-        request = memory_wait.begin(size)
+        request = memory_wait.begin_wait(size)
         try:
             async with asyncio.timeout(max(0.0, deadline - since)):
                 await asyncio.wrap_future(request.granted)
@@ -459,8 +459,8 @@ class AsyncProducer(AsyncIntake, ProducerCalls, Generic[Key, Value]):
                 deadline = self._core.now() + self._core.max_block
                 await self._wait(table.memory_wait, topic, row_partition, size, deadline)
         finally:
-            table.memory_wait.end()
-        return table.end()
+            table.memory_wait.end_wait()
+        return table.end_table()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.accumulator.memory_cy import MemoryRequest
@@ -21,14 +22,14 @@ from trimtab.client.partitioner.partitioning import Partitioning
 from trimtab.client.sender.identity import Anonymous, Identity
 from trimtab.client.sender.prepared import PreparedTransaction
 from trimtab.client.sender.sender import Sender, SenderOptions
-from trimtab.client.sender.transactions import TransactionOptions, Transactions
+from trimtab.client.sender.transactions import TransactionManager, TransactionOptions
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import TransactionError, Unavailable, UsageError
-from trimtab.system.forks import call_in_forked_child
-from trimtab.system.unclosed import EXIT_SECONDS
-from trimtab.system.waiting import new_lock, wait_for
-from trimtab.wire.compression import Compression
-from trimtab.wire.sentinels import ALL_IN_SYNC_REPLICAS
+from trimtab.kafka.errors import TransactionError, Unavailable, UsageError
+from trimtab.kafka.wire.compression import Compression
+from trimtab.kafka.wire.sentinels import ALL_IN_SYNC_REPLICAS
+from trimtab.threads.forks import call_in_forked_child
+from trimtab.threads.unclosed import EXIT_SECONDS
+from trimtab.threads.waiting import new_lock, wait_for
 
 logger = logging.getLogger("trimtab.client")
 
@@ -65,6 +66,9 @@ class Core:
         self._buffer_memory = options.integer("buffer.memory")
         self._closing: asyncio.Future[Any] = self.loop.create_future()
         self._closed: asyncio.Future[Any] = self.loop.create_future()
+        self._closing_end: float | None = None
+        self._closing_limit: asyncio.Timeout | None = None
+        self._grace: float | None = None
         self._looks = 0
         self._woken_at_look = -1
         self.after_look: Callable[[], object] | None = None
@@ -117,7 +121,7 @@ class Core:
             now,
             random,
         )
-        if isinstance(self._identity, Transactions):
+        if isinstance(self._identity, TransactionManager):
             self._identity.outbox = self.sender
             self._identity.on_refuse = self.accumulator.refuse
             self.accumulator.refuse(self._identity.refusal())
@@ -155,18 +159,25 @@ class Core:
     # waits of send
 
     async def wait_for_topic(
-        self, topic: str, deadline: float, partition: int | None = None
+        self,
+        topic: str,
+        deadline: float,
+        partition: int | None = None,
+        patience: float = math.inf,
     ) -> TopicView:
         """The topic's view, once it is known and contains `partition` (if given).
 
         Waits until `deadline`, or until the producer is closed.
+
+        Args:
+            patience: as for `Metadata.wait_for_topic`.
         """
         view = self.metadata.topic(topic)
         if view is not None and self.accumulator.knows(topic, partition):
             return view
         waiting: asyncio.Future[TopicView] = self.loop.create_task(
             self.metadata.wait_for_topic(
-                topic, max(0.0, round(deadline - self.now(), 3)), partition
+                topic, max(0.0, round(deadline - self.now(), 3)), partition, patience
             )
         )
         try:
@@ -212,30 +223,38 @@ class Core:
         )
 
     async def close(self, timeout: float | None) -> None:
-        if self._closing.done():  # another thread closes it: this timeout limits that close too
-            ended, _ = await asyncio.wait([self._closed], timeout=timeout)
-            if not ended:
-                self._fail_late(timeout)
-                await asyncio.wait([self._closed])
+        """Close as `Producer.close` says. A second close limits the first one, too."""
+        self._limit_closing(timeout)
+        if self._closing.done():
+            await asyncio.wait([self._closed])
             return
         self._closing.set_result(None)
         try:
-            async with asyncio.timeout(timeout):
-                if isinstance(self._identity, Transactions):
+            async with asyncio.timeout_at(self._closing_end) as self._closing_limit:
+                if isinstance(self._identity, TransactionManager):
                     await self._identity.finish()
                 self.accumulator.close(_closed())
                 await self.sender.flush()
         except TimeoutError:
-            self._fail_late(timeout)
+            late = f"the producer was closed before this was acknowledged ({self._grace:g} s)"
+            self.sender.fail_all(Unavailable(late))
         finally:
+            self._closing_limit = None
             self.accumulator.close(_closed())
             self.sender.fail_all(Unavailable("the producer was closed before this was sent"))
             try:
                 await self.sender.close()
-                await self.session.close()
+                await self.session.close(self._closing_end)
                 self._end_partitioner()
             finally:
                 self._closed.set_result(None)
+
+    def _limit_closing(self, timeout: float | None) -> None:
+        end = None if timeout is None else self.now() + timeout
+        if end is not None and (self._closing_end is None or end < self._closing_end):
+            self._closing_end, self._grace = end, timeout
+            if self._closing_limit is not None:
+                self._closing_limit.reschedule(end)
 
     def _end_partitioner(self) -> None:
         try:
@@ -243,16 +262,11 @@ class Core:
         except BaseException as raised:  # any error: other clients run on this loop
             logger.error("the partitioner's close() raised", exc_info=raised)
 
-    def _fail_late(self, timeout: float | None) -> None:
-        self.sender.fail_all(
-            Unavailable(f"the producer was closed before this was acknowledged ({timeout:g} s)")
-        )
-
     async def close_unattended(self, timeout: float | None) -> None:
         """Close a producer that its user never closed, and log how many records were lost."""
         self.accumulator.close(_closed())
         waiting = self.accumulator.incomplete_batches()
-        is_open = isinstance(self._identity, Transactions) and self._identity.is_open
+        is_open = isinstance(self._identity, TransactionManager) and self._identity.is_open
         try:
             await self.close(timeout)
         finally:
@@ -304,10 +318,10 @@ class Core:
     # transactions
 
     @property
-    def transactions(self) -> Transactions:
+    def transactions(self) -> TransactionManager:
         """Raises UsageError if the producer has no transactional id."""
         self.check()
-        if not isinstance(self._identity, Transactions):
+        if not isinstance(self._identity, TransactionManager):
             raise UsageError(
                 "this producer has no transactions; set transactional.id to a name that is its own"
                 " and stays the same over restarts"
@@ -317,7 +331,7 @@ class Core:
     @property
     def prepared(self) -> PreparedTransaction | None:
         """What this producer has prepared, or kept, and not ended."""
-        return self._identity.prepared if isinstance(self._identity, Transactions) else None
+        return self._identity.prepared if isinstance(self._identity, TransactionManager) else None
 
     # metrics and views
 
@@ -372,12 +386,12 @@ def grace_after(error: BaseException | None) -> float | None:
 
 def _make_identity(options: Options, connections: Connections, random: Random) -> Anonymous:
     """The producer's identity at the brokers: transactional, idempotent or none."""
-    transactional_id = options["transactional.id"]
+    transactional_id = options.optional_text("transactional.id")
     if transactional_id is not None:
-        return Transactions(
+        return TransactionManager(
             connections,
             TransactionOptions(
-                transactional_id=cast(str, transactional_id),
+                transactional_id=transactional_id,
                 timeout=None
                 if options.flag("transaction.two.phase.commit.enable")
                 else options.seconds("transaction.timeout.ms"),

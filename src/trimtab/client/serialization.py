@@ -12,8 +12,8 @@ from collections.abc import Callable
 from inspect import iscoroutinefunction
 from typing import Any, cast
 
-from trimtab.errors import UsageError
-from trimtab.records import Deserializers, InContext, Serializers
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import Deserializers, InContext, Serializers
 
 Function = Callable[..., Any]
 Conversion = Function | InContext

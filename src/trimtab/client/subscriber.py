@@ -1,21 +1,31 @@
 """What a consumer in a group does on the thread that polls: its subscription, the changes of its
 partitions, and the offsets of the records that the application has processed.
 
+What has to wait is written once, as generators of `Steps`. `AsyncConsumer` awaits each step;
+`Consumer` has the loop thread carry it out, and waits for it on the thread of the application.
+
 Source: KIP-429, KIP-848; Kafka's `KafkaConsumer`.
 """
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import NamedTuple, TypeAlias
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+)
+from functools import partial
+from inspect import isawaitable, iscoroutine
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from trimtab.client.arguments import Partition, checked_callable, checked_partitions
 from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.fetcher.fetcher import Fetcher
-from trimtab.client.fetcher.plan import COMMITTED
+from trimtab.client.fetcher.plan import COMMITTED, Assignment
 from trimtab.client.fetcher.reader import Reader
 from trimtab.client.fetcher.taken import Taken
 from trimtab.client.group.group import Group
@@ -23,9 +33,18 @@ from trimtab.client.group.handover import Change, Kind
 from trimtab.client.group.subscription import SubscriptionPattern, Topics, checked_topics
 from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.network.session import Session
-from trimtab.errors import UsageError
-from trimtab.records import Deserializers, TopicPartition
-from trimtab.wire.sentinels import NO_EPOCH
+from trimtab.kafka.arguments import Partition, checked_callable, checked_partitions
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import Deserializers, TopicPartition
+from trimtab.kafka.wire.sentinels import NO_EPOCH
+
+T = TypeVar("T")
+
+Step: TypeAlias = Callable[[], Coroutine[Any, Any, object]] | Awaitable[object]
+"""What to wait for: a function to run on the loop, or what a callback returned to be awaited."""
+
+Steps: TypeAlias = Generator[Step, None, T]
+"""Goes on when the step that it yielded is done, and gets the error if the step has failed."""
 
 OnChange: TypeAlias = Callable[[list[TopicPartition]], object]
 """Called with the partitions that were assigned, revoked or lost, sorted."""
@@ -38,7 +57,7 @@ class _Callbacks(NamedTuple):
 
 
 class Subscriber(Reader):
-    """A reader whose partitions a group may assign. Nothing here waits.
+    """A reader whose partitions a group may assign. Nothing here waits: see `Steps`.
 
     Args:
         group: None without `group.id`.
@@ -62,8 +81,8 @@ class Subscriber(Reader):
         self._has_subscribed = False
         self._callbacks = _Callbacks(None, None, None)
         self._is_calling_back = False
-        self._call_fetcher: Callable[..., object] = _call
-        """Calls a function of the fetcher, on its thread."""
+        self._call_fetcher: Callable[..., object] = call_at_once
+        """Calls a function of the fetcher or of the group, on their thread."""
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         if self._subscription is not None:
@@ -116,7 +135,7 @@ class Subscriber(Reader):
             ("on_lost", on_lost),
         ):
             if callback is not None:
-                checked_callable(name, callback)
+                checked_callable(name, callback, "the list of partitions")
         self._callbacks = _Callbacks(on_assigned, on_revoked, on_lost or on_revoked)
         self._subscription = wanted
         self._has_subscribed = self._may_be_empty = True
@@ -134,13 +153,6 @@ class Subscriber(Reader):
         if self._group is None:
             raise UsageError(f"{what} needs a group; give the consumer a group_id")
         return self._group
-
-    def _take_subscription(self) -> Topics | None:
-        """The subscription, if it has changed since it was last passed to the group."""
-        if not self._has_subscribed:
-            return None
-        self._has_subscribed = False
-        return self._subscription
 
     def lag(
         self, partitions: Iterable[Partition] | None = None
@@ -198,6 +210,27 @@ class Subscriber(Reader):
         self._has_subscribed = self._subscription is not None
         self._is_calling_back = False
 
+    def _poll(self, read: Callable[[], T], timeout: float, now: Callable[[], float]) -> Steps[T]:
+        """What `read` returns, as soon as that is something, or after `timeout` seconds."""
+        deadline = now() + timeout
+        self._metrics.poll_began()
+        while True:
+            while (change := self._due_change()) is not None:
+                yield from self._carry_out(change)
+            self._commit_if_due()
+            self._submit(self._call_fetcher)
+            found = read()
+            if not found:
+                has_more = self._take_ready()
+                if not has_more:
+                    yield partial(self._fetcher.wait, deadline - now(), self._is_woken)
+                    has_more = self._take(self._fetcher.ready)
+                if has_more:
+                    found = read()
+            if found or not self._is_woken() or now() >= deadline:
+                self._metrics.poll_ended()
+                return found
+
     # changes of the assignment
 
     def _due_change(self) -> Change | None:
@@ -218,6 +251,34 @@ class Subscriber(Reader):
             raise handover.failure
         return handover.change
 
+    def _submit(self, call: Callable[..., object]) -> None:
+        """Tell the group and the fetcher what has changed.
+
+        Args:
+            call: calls a function on their thread, which may be the present one.
+        """
+        subscription = self._subscription if self._has_subscribed else None
+        self._has_subscribed = False
+        assignments = self._take_changed_assignments()
+        if subscription is not None or assignments is not None:
+            call(self._pass_on, subscription, assignments)
+
+    def _pass_on(
+        self, subscription: Topics | None, assignments: dict[TopicPartition, Assignment] | None
+    ) -> None:
+        if self._group is not None:
+            self._group.begin_committing()
+            if subscription is not None:
+                self._group.subscribe(subscription)
+        if assignments is not None:
+            self._fetcher.update(assignments)
+
+    def _take_ready(self) -> bool:
+        """Take what was fetched, before a wait for more; whether there was something."""
+        if self._taken.is_due(is_waiting=True):
+            self._refill()
+        return self._take(self._fetcher.ready)
+
     def _refill(self) -> None:
         self._call_fetcher(self._fetcher.drained, self._taken.begun)
 
@@ -225,7 +286,69 @@ class Subscriber(Reader):
         """Whether there is something to do before more can be read."""
         return self._has_changed or (self._group is not None and self._group.handover.is_due)
 
-    def _call_back(self, change: Change) -> object:
+    def _carry_out(self, change: Change) -> Steps[None]:
+        """Have the application carry out a change; the next poll does if Ctrl-C interrupts it."""
+        try:
+            if change.kind is Kind.ASSIGNED:
+                self._apply(change)
+            elif change.kind is Kind.REVOKED and change.partitions:
+                yield partial(self._commit_before, change.partitions)
+            yield from self._call_back(change)
+        except Exception:
+            yield from self._acknowledge(change)
+            raise
+        yield from self._acknowledge(change)
+
+    def _acknowledge(self, change: Change) -> Steps[None]:
+        group = self._group
+        if group is None or self._session.is_closed:  # by the callback
+            return
+
+        async def acknowledge() -> None:
+            group.handover.carried_out(change)
+
+        yield acknowledge
+
+    def _let_go(self, has_failed: bool = False) -> Steps[None]:
+        """Give up all partitions."""
+        change = Change(Kind.REVOKED, frozenset(self._assignments))
+        yield partial(self._commit_before, change.partitions, has_failed)
+        yield from self._call_back(change)
+
+    async def _commit_before(
+        self, partitions: Collection[TopicPartition], has_failed: bool = False
+    ) -> None:
+        """Commit automatically before partitions are given up. A failure is logged: the records
+        will be read again."""
+        group = self._group
+        if group is None or not self._commits_by_itself:
+            return
+        offsets = {
+            partition: offset
+            for partition, offset in self._processed(has_failed).items()
+            if partition in partitions
+        }
+        await group.commit_automatically(offsets)
+
+    def _call_back(self, change: Change) -> Steps[None]:
+        """Call the listener. Then the consumer no longer reads what was taken away.
+
+        After Ctrl-C all of it is to be done once more, also if the listener was called. A callback
+        that closes the consumer is not called again for that.
+        """
+        is_nested, self._is_calling_back = self._is_calling_back, True
+        try:
+            result = None if is_nested else self._call_listener(change)
+            if isawaitable(result):
+                yield result
+            self._take_away(change)
+        except Exception:
+            self._take_away(change)
+            raise
+        finally:
+            self._is_calling_back = is_nested
+
+    def _call_listener(self, change: Change) -> object:
         """Call the listener, which may seek in partitions that were assigned, and commit those
         that are revoked."""
         kind, partitions = change
@@ -239,23 +362,6 @@ class Subscriber(Reader):
             Kind.LOST: self._callbacks.lost,
         }[kind]
         return None if callback is None else callback(sorted(partitions))
-
-    @contextmanager
-    def _calling_back(self, change: Change) -> Iterator[object]:
-        """Call the listener; with what it returned. Then it no longer reads what was taken away.
-
-        After Ctrl-C all of it is to be done once more, also if the listener was called. A callback
-        that closes the consumer is not called again for that.
-        """
-        is_nested, self._is_calling_back = self._is_calling_back, True
-        try:
-            yield None if is_nested else self._call_back(change)
-            self._take_away(change)
-        except Exception:
-            self._take_away(change)
-            raise
-        finally:
-            self._is_calling_back = is_nested
 
     def _take_away(self, change: Change) -> None:
         if change.kind is not Kind.ASSIGNED:
@@ -276,12 +382,12 @@ class Subscriber(Reader):
 
     # offsets to commit
 
-    def _take_due_commit(self) -> dict[TopicPartition, OffsetAndMetadata] | None:
-        """What to commit now without being asked; None if it is not time yet."""
-        if not self._commits_by_itself or self._group is None or not self._group.is_commit_due:
-            return None
-        self._group.is_commit_due = False
-        return self._processed()
+    def _commit_if_due(self) -> None:
+        """Have what was processed committed without being asked, if it is time."""
+        group = self._group
+        if self._commits_by_itself and group is not None and group.is_commit_due:
+            group.is_commit_due = False
+            self._call_fetcher(group.commit_soon, self._processed())
 
     def _processed(self, has_failed: bool = False) -> dict[TopicPartition, OffsetAndMetadata]:
         """The next offset of each partition that the application has not processed.
@@ -328,13 +434,14 @@ class Subscriber(Reader):
         return self._fetcher.origin_epoch(partition, epoch, position)
 
 
-def _call(function: Callable[..., object], *args: object) -> None:
+def call_at_once(function: Callable[..., object], *args: object) -> None:
     function(*args)
 
 
-def refuse_awaitable(result: object) -> None:
-    """A consumer for threads cannot await what a callback returns."""
-    if inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
+def refuse_awaitable(result: T | Awaitable[object]) -> T:
+    """The result: a consumer for threads cannot await what a callback returns."""
+    if isawaitable(result):
+        if iscoroutine(result):
             result.close()
         raise UsageError("a callback of subscribe() is a coroutine function; use AsyncConsumer")
+    return result

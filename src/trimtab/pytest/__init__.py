@@ -21,15 +21,17 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from errno import EADDRINUSE
 from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 
 if TYPE_CHECKING:  # every run of pytest imports this module: what fixtures need is imported by them
-    from trimtab.blocking.admin import Admin
-    from trimtab.cluster import Cluster
+    from trimtab.client.blocking.admin import Admin
+    from trimtab.cluster.embedded import Cluster
     from trimtab.pytest.faults import Faults
     from trimtab.pytest.reading import AssertProduces, ReadRecords, TopicReader
     from trimtab.pytest.virtual import VirtualKafka
@@ -55,6 +57,8 @@ _MARKS = (
 )
 _STARTED_WITH = pytest.StashKey[Mapping[str, Any]]()
 """The options of the session's cluster."""
+_INSIDE = re.compile(r"(trimtab|asyncio|concurrent\.futures)(\.|$)")
+"""The modules of which tracebacks show no line."""
 _NAME_CHARACTERS = 200
 """Of a topic or group at most, before what makes it unique: Kafka allows 249."""
 
@@ -86,11 +90,23 @@ def kafka_cluster(
 
     With pytest-xdist every worker has a cluster of its own.
     """
-    from trimtab.cluster import Cluster
+    from trimtab.cluster.embedded import Cluster
 
     request.config.stash[_STARTED_WITH] = kafka_options
-    with Cluster(**kafka_options) as cluster:
-        yield cluster
+    cluster = Cluster(**kafka_options)
+    try:
+        cluster.start()
+    except OSError as error:
+        if error.errno != EADDRINUSE:
+            raise
+        pytest.fail(
+            f"kafka_options={kafka_options}: {error.strerror or error}. Each worker of pytest-xdist"
+            " starts a cluster: leave `ports` out and read kafka_cluster.bootstrap_servers, or "
+            "give each worker its own by the fixture worker_id",
+            pytrace=False,
+        )
+    yield cluster
+    cluster.stop()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -110,9 +126,31 @@ def pytest_runtest_call(item: pytest.Item) -> None:
         )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
+    """Leave trimtab's lines out of the traceback of one of its errors, without --full-trace: the
+    caller's line and the message tell what to do."""
+    error = call.excinfo
+    if error is None or item.config.option.fulltrace:
+        return
+    if not type(error.value).__module__.startswith("trimtab."):
+        return
+    entries: list[TracebackType] = []
+    entry: TracebackType | None = error.tb
+    while entry is not None:
+        entries.append(entry)
+        entry = entry.tb_next
+    shown: TracebackType | None = None
+    for entry in reversed(entries):
+        if not _INSIDE.match(entry.tb_frame.f_globals.get("__name__", "")):
+            shown = TracebackType(shown, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    if shown is not None:
+        call.excinfo = pytest.ExceptionInfo.from_exc_info((error.type, error.value, shown))
+
+
 @pytest.fixture(scope="session")
 def _kafka_admin(kafka_cluster: Cluster) -> Iterator[Admin]:
-    from trimtab.blocking.admin import Admin
+    from trimtab.client.blocking.admin import Admin
 
     with Admin(kafka_cluster.bootstrap_servers) as admin:
         yield admin
@@ -139,28 +177,24 @@ def kafka_topic(
     It has one partition, or what the test says: `@pytest.mark.kafka_topic(partitions=3,
     replication_factor=2, config={"cleanup.policy": "compact"})`.
     """
+    from trimtab.kafka.errors import BrokerError, ErrorCode
+
     name = _unique_name(request.node)
     options = _read_mark(request.node, "kafka_topic", _topic_options)
     _kafka_admin.create_topic(name, **options)
     yield name
-    kafka_faults.end()  # a dead broker would delay the deletion
-    _delete_topic(_kafka_admin, name)
+    kafka_faults.end_faults()  # a dead broker would delay the deletion
+    try:
+        _kafka_admin.delete_topic(name)
+    except BrokerError as error:
+        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # the test may have deleted it
+            raise
 
 
 def _topic_options(
     partitions: int = 1, replication_factor: int = -1, config: Mapping[str, object] | None = None
 ) -> None:
     """The options of the mark `kafka_topic`."""
-
-
-def _delete_topic(admin: Admin, name: str) -> None:
-    from trimtab.errors import BrokerError, ErrorCode
-
-    try:
-        admin.delete_topic(name)
-    except BrokerError as error:
-        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # the test may have deleted it
-            raise
 
 
 @pytest.fixture
@@ -177,18 +211,18 @@ def kafka_faults(kafka_cluster: Cluster) -> Iterator[Faults]:
 
     faults = Faults(kafka_cluster)
     yield faults
-    faults.end()
+    faults.end_faults()
 
 
 @pytest.fixture
 def kafka_records(_kafka_reader: TopicReader) -> ReadRecords:
     """A function that returns the records of a topic: `kafka_records(topic)`.
 
-    Its arguments and errors: `trimtab.pytest.reading.read_records`.
+    Its arguments and errors: `trimtab.pytest.reading.ReadRecords`.
     """
-    from trimtab.pytest.reading import read_records
+    from trimtab.pytest.reading import ReadRecords
 
-    return partial(read_records, _kafka_reader)
+    return ReadRecords(_kafka_reader)
 
 
 @pytest.fixture
@@ -214,7 +248,7 @@ def _virtual_world(request: pytest.FixtureRequest) -> Iterator[World]:
     from trimtab.sim.world import World
 
     mark = _read_mark(request.node, "virtual_time", virtual_options)
-    with World(mark["seed"]) as world:
+    with World(mark["seed"], shown_events=0) as world:
         yield world
 
 
@@ -250,6 +284,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if pyfuncitem.get_closest_marker("virtual_time") is None:
         return None
     from trimtab.pytest.virtual import run_in_virtual_time, virtual_options
+    from trimtab.sim.loop import StalledError
 
     # pytest-asyncio has put a function around it, which would run it in real time.
     test: Callable[..., Coroutine[Any, Any, None]] = inspect.unwrap(
@@ -259,11 +294,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         pytest.fail("only an `async def` test can run in virtual time", pytrace=False)
     fixtures: Mapping[str, Any] = pyfuncitem.funcargs
     names = inspect.signature(test).parameters
-    run_in_virtual_time(
-        fixtures["_virtual_world"],
-        test(**{name: fixtures[name] for name in names}),
-        _read_mark(pyfuncitem, "virtual_time", virtual_options)["limit_s"],
-    )
+    try:
+        run_in_virtual_time(
+            fixtures["_virtual_world"],
+            test(**{name: fixtures[name] for name in names}),
+            _read_mark(pyfuncitem, "virtual_time", virtual_options)["limit_s"],
+        )
+    except StalledError as error:  # raised by the loop, so no line of the test is in its traceback
+        pytest.fail("\n".join([str(error), *error.__notes__]), pytrace=False)
     return True
 
 

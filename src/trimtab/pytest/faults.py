@@ -1,9 +1,12 @@
-"""The faults of a cluster that tests use, and their end."""
+"""The faults of a cluster that tests use, and their end.
+
+Tests: test_plugin.py
+"""
 
 from __future__ import annotations
 
-from trimtab.client.arguments import checked_flag
-from trimtab.cluster import Cluster
+from trimtab.cluster.embedded import Cluster
+from trimtab.kafka.arguments import checked_flag
 
 
 class Faults:
@@ -17,7 +20,7 @@ class Faults:
         self._cluster = cluster
         self._slow: set[int] = set()
         self._full: set[int] = set()
-        self._is_partitioned = False
+        self._isolates = False
 
     def slow(self, broker: int = 0, produce_ms: float = 20) -> None:
         """Delay a broker's produce responses by `produce_ms`; 0 ends the delay."""
@@ -40,16 +43,16 @@ class Faults:
         """Start a broker that is down, on its old port; returns once it serves requests."""
         self._cluster.start_broker(broker)
 
-    def partition(self, broker: int = 0, other: int | None = None) -> None:
+    def isolate(self, broker: int = 0, other: int | None = None) -> None:
         """Cut a broker off from all others and all clients, or from one other broker: nothing is
         delivered until `heal`."""
-        self._cluster.partition(broker, other)
-        self._is_partitioned = True
+        self._cluster.isolate(broker, other)
+        self._isolates = True
 
     def heal(self) -> None:
-        """End every `partition`; returns once the brokers that are up take part again."""
+        """End every `isolate`; returns once the brokers that are up take part again."""
         self._cluster.heal()
-        self._is_partitioned = False
+        self._isolates = False
 
     def disk_full(self, broker: int = 0, is_full: bool = True) -> None:
         """Let a broker's disk be full, or free again. A broker whose disk is full ends at its next
@@ -61,9 +64,9 @@ class Faults:
             self._cluster.free_disk(broker)
             self._full.discard(broker)
 
-    def end(self) -> None:
+    def end_faults(self) -> None:
         """End all faults; on return every broker is up. Does nothing without faults."""
-        if self._is_partitioned:
+        if self._isolates:
             self.heal()
         while self._full:
             self._cluster.free_disk(self._full.pop())

@@ -1,20 +1,24 @@
-"""Reads the records of a topic, and asserts which ones a block of code produces."""
+"""Reads the records of a topic, and asserts which ones a block of code produces.
+
+Tests: test_plugin.py
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from time import monotonic
 from types import TracebackType
 from typing import Protocol
 
-from trimtab.blocking.admin import Admin
-from trimtab.blocking.consumer import Consumer
-from trimtab.client.arguments import checked_integer, checked_seconds
+from trimtab.client.blocking.admin import Admin
+from trimtab.client.blocking.consumer import Consumer
 from trimtab.client.network.option_types import ConnectionOptions
-from trimtab.errors import BrokerError, ErrorCode, UsageError
-from trimtab.records import Deserializer, Record, TopicPartition
+from trimtab.kafka.arguments import checked_integer, checked_seconds
+from trimtab.kafka.errors import BrokerError, ErrorCode, UsageError
+from trimtab.kafka.records import Deserializer, Record, TopicPartition
 
 _POLL_MS = 50
 _PATIENCE: ConnectionOptions = {
@@ -25,19 +29,6 @@ _PATIENCE: ConnectionOptions = {
 """How long a broker may take to answer: the test may have cut it off."""
 _SHOWN = 10
 """Records that the message of a failed assertion shows."""
-
-
-class ReadRecords(Protocol):
-    """The type of the fixture `kafka_records`."""
-
-    def __call__(
-        self,
-        topic: str,
-        count: int | None = None,
-        timeout_s: float = 10,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-    ) -> list[Record]: ...
 
 
 class TopicReader:
@@ -97,7 +88,9 @@ class TopicReader:
             while True:
                 ends = consumer.end_offsets(partitions)
                 while behind := [
-                    each for each in partitions if consumer.position(each) < ends[each]
+                    partition
+                    for partition in partitions
+                    if consumer.position(partition) < ends[partition]
                 ]:
                     if monotonic() > deadline:
                         break
@@ -119,35 +112,43 @@ class TopicReader:
         return [TopicPartition(topic, number) for number in range(count)]
 
 
-def read_records(
-    reader: TopicReader,
-    topic: str,
-    count: int | None = None,
-    timeout_s: float = 10,
-    key_deserializer: Deserializer | None = None,
-    value_deserializer: Deserializer | None = None,
-) -> list[Record]:
-    """The records of a topic up to its present end, ordered by partition and offset. Those of
-    aborted and open transactions are left out.
+class ReadRecords:
+    """The type of the fixture `kafka_records`."""
 
-    Args:
-        count: wait until there are as many; None does not wait.
-        timeout_s: how long to wait, seconds.
+    def __init__(self, reader: TopicReader) -> None:
+        self._reader = reader
 
-    Raises:
-        AssertionError: there are fewer than `count` when the time is over, or the present end of a
-            partition was not reached.
-        BrokerError: UNKNOWN_TOPIC_OR_PARTITION.
-    """
-    __tracebackhide__ = True
-    _check(count, timeout_s)
-    records = reader.read(topic, {}, count, timeout_s, key_deserializer, value_deserializer)
-    if count is not None and len(records) < count:
-        raise AssertionError(
-            f"{topic!r} has {_counted(len(records))} after {timeout_s} s, not {count}"
-            f"{_shown(records)}"
+    def __call__(
+        self,
+        topic: str,
+        count: int | None = None,
+        timeout_s: float = 10,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> list[Record]:
+        """The records of a topic up to its present end, ordered by partition and offset. Those of
+        aborted and open transactions are left out.
+
+        Args:
+            count: wait until there are as many; None does not wait.
+            timeout_s: how long to wait, seconds.
+
+        Raises:
+            AssertionError: there are fewer than `count` when the time is over, or the present end
+                of a partition was not reached.
+            BrokerError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        __tracebackhide__ = True
+        _check(count, timeout_s)
+        records = self._reader.read(
+            topic, {}, count, timeout_s, key_deserializer, value_deserializer
         )
-    return records
+        if count is not None and len(records) < count:
+            raise AssertionError(
+                f"{topic!r} has {_counted(len(records))} after {timeout_s} s, not {count}"
+                f"{_shown(records)}"
+            )
+        return records
 
 
 class AssertProduces(Protocol):
@@ -164,6 +165,7 @@ class AssertProduces(Protocol):
     ) -> AbstractContextManager[list[Record]]: ...
 
 
+@dataclass(eq=False)
 class expect_records:  # noqa: N801 - used like a function
     """Assert which records a block produces to a topic, itself or through others.
 
@@ -179,33 +181,28 @@ class expect_records:  # noqa: N801 - used like a function
         AssertionError: too few have come when the time is over, too many, or others.
     """
 
-    def __init__(
-        self,
-        reader: TopicReader,
-        topic: str,
-        values: Sequence[object] | None = None,
-        count: int | None = None,
-        timeout_s: float = 10,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-    ) -> None:
+    reader: TopicReader
+    topic: str
+    values: Sequence[object] | None = None
+    count: int | None = None
+    timeout_s: float = 10
+    key_deserializer: Deserializer | None = None
+    value_deserializer: Deserializer | None = None
+
+    def __post_init__(self) -> None:
+        values, count = self.values, self.count
         if isinstance(values, str | bytes):
             raise UsageError(f"values={values!r}: give a list of values, such as [{values!r}]")
         if values is not None and count is not None:
             raise UsageError("values and count are both given; give one")
-        _check(count, timeout_s)
-        self._reader = reader
-        self._topic = topic
-        self._values = values
+        _check(count, self.timeout_s)
         self._is_exact = values is not None or count is not None
         self._least = len(values) if values is not None else 1 if count is None else count
-        self._timeout_s = timeout_s
-        self._deserializers = key_deserializer, value_deserializer
         self._starts: Mapping[TopicPartition, int] = {}
         self._produced: list[Record] = []
 
     def __enter__(self) -> list[Record]:
-        self._starts = self._reader.end_offsets(self._topic)
+        self._starts = self.reader.end_offsets(self.topic)
         return self._produced
 
     def __exit__(
@@ -217,22 +214,23 @@ class expect_records:  # noqa: N801 - used like a function
         __tracebackhide__ = True
         if error is not None:
             return
-        self._produced += self._reader.read(
-            self._topic,
+        self._produced += self.reader.read(
+            self.topic,
             self._starts,
             self._least,
-            self._timeout_s,
-            *self._deserializers,
+            self.timeout_s,
+            self.key_deserializer,
+            self.value_deserializer,
         )
         found, least = len(self._produced), self._least
         if found < least or (found > least and self._is_exact):
-            within = f" within {self._timeout_s} s" if found < least else ""
+            within = f" within {self.timeout_s} s" if found < least else ""
             raise AssertionError(
-                f"{_counted(found)} produced to {self._topic!r}{within}, not {least}"
-                + (_compared(self._values, self._produced) or _shown(self._produced))
+                f"{_counted(found)} produced to {self.topic!r}{within}, not {least}"
+                + (_compared(self.values, self._produced) or _shown(self._produced))
             )
-        if differences := _compared(self._values, self._produced):
-            raise AssertionError(f"other records produced to {self._topic!r}{differences}")
+        if differences := _compared(self.values, self._produced):
+            raise AssertionError(f"other records produced to {self.topic!r}{differences}")
 
 
 def _check(count: int | None, timeout_s: float) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from random import Random
+from types import FrameType
 from typing import Any, Final
 from unittest.mock import patch
 
-from trimtab.client.arguments import checked_integer, checked_seconds
-from trimtab.config.node import EMBEDDED
-from trimtab.errors import UsageError
+from trimtab.cluster.config.node import EMBEDDED
+from trimtab.kafka.arguments import checked_integer, checked_seconds
+from trimtab.kafka.errors import UsageError
+from trimtab.sim.loop import StalledError
 from trimtab.sim.network import ANY
 from trimtab.sim.virtual_cluster import VirtualBroker, VirtualCluster, VirtualNode
 from trimtab.sim.world import World
@@ -27,6 +32,12 @@ _CONFIG: Final[dict[str, object]] = {
 _START_S = 60
 """Virtual seconds after which every node must be up."""
 _STEP_S = 0.01
+_TEST = "the test"
+"""The name of its task."""
+_FIRST_LOOK_S = 60.0
+"""Virtual seconds until the first look whether something can wake the test."""
+_FORGOTTEN_AT_MOST = 200
+"""Objects that a test which nothing can wake may consist of, at most."""
 _TURN_S = 1e-6
 """Without it, clients that ask the clock whether a timeout is over could ask for ever."""
 
@@ -63,6 +74,11 @@ class VirtualKafka:
         self._world: Final = world
         self._cluster: Final = VirtualCluster(world, brokers, {**_CONFIG, **(config or {})})
         self.bootstrap_servers: Final = self._cluster.bootstrap_servers
+
+    def __repr__(self) -> str:
+        nodes = self._cluster.nodes
+        down = ", ".join(str(node) for node in nodes if not node.is_serving) or "no node"
+        return f"<VirtualKafka at {self.bootstrap_servers}, {self.now_s:.3f} s, down: {down}>"
 
     @property
     def now_s(self) -> float:
@@ -101,14 +117,14 @@ class VirtualKafka:
         node.start()
         await self._until_serving([node])
 
-    def partition(self, broker: int = 0, other: int | None = None) -> None:
+    def isolate(self, broker: int = 0, other: int | None = None) -> None:
         """Cut a broker off from all others and all clients, or from one other broker: nothing is
         delivered until `heal`."""
         host = self._find(broker).host
         self._world.network.cut(host, ANY if other is None else self._find(other).host)
 
     def heal(self) -> None:
-        """End every `partition`."""
+        """End every `isolate`."""
         for node in self._cluster.nodes:
             if node.is_on:
                 self._world.network.heal(node.host, ANY)
@@ -160,20 +176,35 @@ def run_in_virtual_time(
     """Run a coroutine; the functions of the module `time` tell this thread the virtual time.
 
     Raises:
-        UsageError: it has not ended after `limit_s` virtual seconds, or waits for a thread.
+        StalledError: it has not ended after `limit_s` virtual seconds, or never can.
+        UsageError: it waits for a thread.
     """
     thread = threading.get_ident()
     loop = world.loop
     loop.turn_s = _TURN_S
     limit = checked_seconds("limit_s", limit_s)
     end = math.inf if limit is None else loop.time() + limit
+    next_look = loop.time() + _FIRST_LOOK_S
 
     def refuse_more_time() -> None:
+        nonlocal next_look
+        if loop.time() < min(end, next_look):
+            return
+        task = next((each for each in loop.tasks() if each.get_name() == _TEST), None)
+        if task is None:
+            return
+        next_look = 2 * loop.time()  # a day takes some ten looks
+        if _is_forgotten(task):
+            raise StalledError(
+                f"deadlock: nothing can wake the test, which waits at {_where(task)}: no timer, "
+                "connection or task refers to what it waits for"
+            )
         if loop.time() > end:
-            raise UsageError(
+            raise StalledError(
                 f"the test has not ended within {limit_s} virtual seconds (limit_s of the mark "
-                "virtual_time): it may wait for a thread, which takes no virtual time; clients in "
-                "virtual time are asyncio code, such as trimtab's AsyncProducer or aiokafka"
+                f"virtual_time), and waits at {_where(task)}. If it waits for a thread: a thread "
+                "takes no virtual time; clients in virtual time are asyncio code, such as "
+                "trimtab's AsyncProducer or aiokafka"
             )
 
     loop.observer = refuse_more_time
@@ -194,6 +225,37 @@ def run_in_virtual_time(
             ns = f"{name}_ns"
             patched.enter_context(patch.object(time, ns, virtual_ns(getattr(time, ns), read)))
         try:
-            world.run(test)
+            world.run(loop.create_task(test, name=_TEST))
         finally:
             loop.observer = None
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    """The line of the test itself that waits."""
+    return ", ".join(f"{each.f_code.co_filename}:{each.f_lineno}" for each in task.get_stack())
+
+
+def _is_forgotten(task: asyncio.Task[Any]) -> bool:
+    """Whether only the task itself refers to what it waits for, so that nothing can ever wake it.
+
+    Looks for the objects that refer to the task, those that refer to them, and so on. If that
+    ends, no timer, connection or other task is among them: the event loop refers to all of these,
+    and far more than a test that is alone refers to the loop.
+    """
+    levels: list[list[object]] = [[task, task._fut_waiter]]  # type: ignore[attr-defined]
+    known = {id(levels)}
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:  # this call and its callers wait for the task, and do not wake it
+        known.add(id(frame))
+        frame = frame.f_back
+    while levels[-1]:
+        known.update(map(id, levels[-1]), [id(levels[-1])])
+        if len(known) > _FORGOTTEN_AT_MOST:
+            return False
+        found = gc.get_referrers(*levels[-1])
+        for holder in levels[-1]:  # a connection refers only weakly to its stream, and wakes it
+            if not isinstance(holder, asyncio.Task):  # as the sets of all tasks do, which wake none
+                found += weakref.getweakrefs(holder)
+        found[:] = [each for each in found if id(each) not in known]
+        levels.append(found)
+    return True

@@ -6,4 +6,7 @@
            └─ trace         the events in order, and a hash of them
 
 Brokers and clients run in it unchanged: for them it is an asyncio loop. A seed repeats a failure.
+
+Tests of connection: test_network.py
+Tests of virtual_cluster: tests/simulation/test_without_controller.py
 """

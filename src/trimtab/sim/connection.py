@@ -20,15 +20,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from trimtab.sim.network import Link, Network, Server
+    from trimtab.sim.network import Network, NetworkLink, Server
 
 Address = tuple[str, int]
 
 WINDOW_BYTES: Final = 256 * 1024
 """Limit on the bytes of one direction that are in flight or unread, like a socket's buffers."""
-
-_HIGH_WATER_BYTES = 64 * 1024
-"""Size of the write buffer above which the protocol is paused; asyncio's default."""
 
 
 class _Signal(Enum):
@@ -61,7 +58,7 @@ class VirtualSocket:
         """Options such as TCP_NODELAY change nothing here."""
 
 
-class Connection:
+class VirtualConnection:
     """Both ends of one connection; connections are numbered in the order of their creation."""
 
     def __init__(self, network: Network, number: int, client: Address, server: Address) -> None:
@@ -84,13 +81,21 @@ class Connection:
             self._network.forget(self)
 
 
-class Transport(asyncio.Transport):
-    """One end of a connection; behaves like asyncio's socket transports."""
+class Transport(asyncio.transports._FlowControlMixin):
+    """One end of a connection; behaves like asyncio's socket transports, and pauses the writing
+    protocol by the same code."""
+
+    # asyncio's own state, which the type stubs leave out.
+    _protocol_paused: bool
+    _low_water: int
+    _maybe_pause_protocol: Callable[[], None]
+    _maybe_resume_protocol: Callable[[], None]
 
     def __init__(
-        self, connection: Connection, network: Network, own: Address, peer: Address
+        self, connection: VirtualConnection, network: Network, own: Address, peer: Address
     ) -> None:
-        super().__init__({"sockname": own, "peername": peer, "socket": VirtualSocket(own, peer)})
+        extra = {"sockname": own, "peername": peer, "socket": VirtualSocket(own, peer)}
+        super().__init__(extra, network.loop)
         self.own: Final = own
         self.peer: Final = peer
         self.context = contextvars.copy_context()
@@ -106,10 +111,7 @@ class Transport(asyncio.Transport):
         self._inbox: deque[bytes | memoryview | _Signal] = deque()
         self._is_closing = False
         self._is_reading_paused = False
-        self._is_writing_paused = False
         self._is_write_ended = False
-        self._low_water = _HIGH_WATER_BYTES // 4
-        self._high_water = _HIGH_WATER_BYTES
 
     def __repr__(self) -> str:
         state = "lost" if self.is_lost else "closing" if self._is_closing else "open"
@@ -173,7 +175,7 @@ class Transport(asyncio.Transport):
                     self._note_read(item)
                     self._protocol.data_received(item)
             except Exception as error:
-                self._fail("receiving", error)
+                self._fail(error)
 
     def _read_into_buffer(self, chunk: bytes | memoryview) -> None:
         buffer = self._protocol.get_buffer(-1)
@@ -205,7 +207,7 @@ class Transport(asyncio.Transport):
         if not data or self.is_lost:
             return
         self.outward.write(bytes(data))  # A copy if the caller may still change the data.
-        self._pause_writing_if_full()
+        self._maybe_pause_protocol()
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         self.write(b"".join(list_of_data))
@@ -221,36 +223,13 @@ class Transport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return self.outward.queued_bytes
 
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._low_water, self._high_water
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        if high is None:
-            high = _HIGH_WATER_BYTES if low is None else 4 * low
-        if low is None:
-            low = high // 4
-        if not high >= low >= 0:
-            raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
-        self._low_water, self._high_water = low, high
-        self._pause_writing_if_full()
-
-    def _pause_writing_if_full(self) -> None:
-        if self.outward.queued_bytes > self._high_water and not self._is_writing_paused:
-            self._is_writing_paused = True
-            self._call_protocol("pause_writing")
-
     def note_written(self) -> None:
         """Called when bytes have left the write buffer, because the other end has read some."""
-        if self._is_writing_paused and self.outward.queued_bytes <= self._low_water:
-            self._loop.call_soon(self._resume_writing, context=self.context)
+        # Soon: until then, writes may have filled the buffer again.
+        if self._protocol_paused and self.outward.queued_bytes <= self._low_water:
+            self._loop.call_soon(self._maybe_resume_protocol, context=self.context)
         if self._is_closing and self.outward.queued_bytes == 0:
             self.lose(None)
-
-    def _resume_writing(self) -> None:
-        # Later writes may have filled the buffer again.
-        if self._is_writing_paused and self.outward.queued_bytes <= self._low_water:
-            self._is_writing_paused = False
-            self._call_protocol("resume_writing")
 
     # Ending --------------------------------------------------------------------------------
 
@@ -294,25 +273,16 @@ class Transport(asyncio.Transport):
             if self._server is not None:
                 self._server.detach(self)
 
-    def _fail(self, doing: str, error: Exception) -> None:
-        self._report(f"Fatal error: {doing} failed in the protocol", error)
-        self._end(error)
-
-    def _call_protocol(self, callback: str) -> None:
-        try:
-            getattr(self._protocol, callback)()
-        except Exception as error:
-            self._report(f"protocol.{callback}() failed", error)
-
-    def _report(self, message: str, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         self._loop.call_exception_handler(
             {
-                "message": message,
+                "message": "Fatal error: receiving failed in the protocol",
                 "exception": error,
                 "transport": self,
                 "protocol": self._protocol,
             }
         )
+        self._end(error)
 
 
 class Stream:
@@ -332,7 +302,7 @@ class Stream:
         self._is_finished = False
         self._is_releasing = False
         self._version = -1
-        self._link: Link
+        self._link: NetworkLink
         self._is_cut = False
         source.outward = target.inward = self
 

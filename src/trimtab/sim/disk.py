@@ -9,9 +9,9 @@ A crash keeps what a real disk guarantees, for data and names separately:
   the changes since, from the first on, as in a journal. Directories are independent of each other:
   after a crash data may exist without its name, or a name without its data.
 
-A directory is flushed when `runtime.files` flushes it: by the first `flush` of an open file, by
-`Storage.flush`, and by a durable `write_file`. On a disk that is not lazy, names and truncations
-are durable at once.
+A directory is flushed when `cluster/disk/files.py` flushes it: by the first `flush` of an open
+file, by `Storage.flush`, and by a durable `write_file`. On a disk that is not lazy, names and
+truncations are durable at once.
 """
 
 from __future__ import annotations
@@ -22,16 +22,124 @@ from errno import EIO, EISDIR, ENOENT, ENOSPC, ENOTDIR
 from random import Random
 from typing import TypeAlias
 
-from trimtab.errors import UsageError
-from trimtab.storage.storage import BytesLike, Space, StorageError
+from trimtab.cluster.storage.storage import BytesLike, Space, StorageError
+from trimtab.kafka.errors import UsageError
 
 Fault: TypeAlias = Callable[[str, str], int]
 """Takes an action (`append`, `read`, `truncate`, `flush`, `write`, `rename`, `delete`, `stat`) and
 a path; returns the error number with which it fails, or 0 if it succeeds."""
 
 
-class VirtualDisk:
-    """A disk in memory.
+class Mount:
+    """A `VirtualDisk` as one process uses it. After the process has ended, every method but `close`
+    fails, and is noted in the disk's `used_after_end`."""
+
+    def __init__(self, disk: VirtualDisk) -> None:
+        self._disk = disk
+        self._life: int = disk._life
+
+    @property
+    def is_alive(self) -> bool:
+        return self._life == self._disk._life
+
+    def open(self, path: str) -> _VirtualFile:
+        return _VirtualFile(self._disk, path, self._life)
+
+    def exists(self, path: str) -> bool:
+        self._disk._check_life("stat", path, self._life)
+        return self._disk._find(path) is not None
+
+    def list(self, path: str) -> Sequence[str]:
+        self._disk._check_life("list", path, self._life)
+        node = self._disk._find(path)
+        if node is None:
+            return []
+        if isinstance(node, _Content):
+            raise StorageError(path, "list", ENOTDIR)
+        return [*node.entries]
+
+    def delete(self, path: str) -> None:
+        self._disk._fail("delete", path, self._life)
+        self._disk._remove(path)
+
+    def rename(self, old: str, new: str) -> None:
+        disk = self._disk
+        disk._fail("rename", old, self._life)
+        source, old_name = disk._parent(old)
+        node = source.entries.get(old_name)
+        if node is None:
+            raise StorageError(old, f"rename to {new}", ENOENT)
+        target, new_name = disk._parent(new, create=True)
+        disk._used -= _size(target.entries.get(new_name))
+        if target is source:
+            source.change({old_name: None, new_name: node})
+        else:
+            target.change({new_name: node})
+            source.change({old_name: None})
+
+    def read_file(self, path: str) -> bytes | None:
+        self._disk._fail("read", path, self._life)
+        content = self._disk._content(path)
+        return None if content is None else bytes(content.data)
+
+    def write_file(self, path: str, content: BytesLike, durable: bool = True) -> None:
+        disk = self._disk
+        disk._fail("write", path, self._life)
+        if disk.capacity is not None and disk._used + len(content) > disk.capacity:
+            raise StorageError(path, "write", ENOSPC)
+        has_parents = disk._parent(path)[0].is_attached
+        directory, name = disk._parent(path, create=True)
+        before = directory.entries.get(name)
+        if isinstance(before, _Directory):
+            raise StorageError(path, "write", EISDIR)
+        written = _Content()
+        written.data += content
+        disk._used += len(content) - _size(before)
+        directory.change({name: written})  # as if written to a temporary file and renamed
+        if durable:
+            written.flush()
+            if has_parents:
+                directory.pending.clear()
+            else:
+                disk._flush_parents(path)
+
+    async def flush(self, paths: Sequence[str]) -> None:
+        disk = self._disk
+        disk._check_life("flush", "", self._life)
+        for path in paths:
+            content = disk._content(path)
+            written = 0 if content is None else len(content.data)
+            if disk.flush_s is not None:
+                await asyncio.sleep(disk.flush_s())
+            disk._fail("flush", path, self._life)
+            if content is not None:
+                content.flush(written)
+                disk._flush_parents(path)
+
+    def boot_id(self) -> str:
+        self._disk._check_life("stat", "", self._life)
+        return f"boot {self._disk._boots}"
+
+    def space(self) -> Space:
+        disk = self._disk
+        disk._fail("stat", "", self._life)
+        if disk.capacity is None:
+            return Space(-1, -1)
+        return Space(disk.capacity, max(0, disk.capacity - disk._used))
+
+    def lock(self) -> None:
+        self._disk._check_life("lock", "", self._life)
+        if self._disk._locked:
+            raise UsageError("the virtual disk is in use by another broker")
+        self._disk._locked = True
+
+    def close(self) -> None:
+        if self.is_alive:
+            self._disk._locked = False
+
+
+class VirtualDisk(Mount):
+    """A disk in memory; used directly, it is a mount that never ends.
 
     Args:
         is_lazy: whether names and truncations become durable only by a flush.
@@ -57,6 +165,7 @@ class VirtualDisk:
         self._locked = False
         self._life = 0
         self._boots = 0
+        super().__init__(self)
 
     @property
     def used(self) -> int:
@@ -73,11 +182,11 @@ class VirtualDisk:
         self._root.crash(random, random if self._is_lazy else None)
         self._used = sum(len(content.data) for content in _contents(self._root))
         self._boots += 1
-        self.end()
+        self.end_mount()
 
     def replace(self) -> None:
         """Replace the disk by an empty one of the same size that works."""
-        self.end()
+        self.end_mount()
         self.fault = None
         self.flush_s = None
         self.rotten.clear()
@@ -105,108 +214,32 @@ class VirtualDisk:
                 content.restore()
         self.rotten.clear()
 
-    def end(self) -> None:
+    def read_undamaged(self, path: str) -> bytes:
+        """A file's bytes as they would be without `flip`."""
+        content = self._content(path)
+        assert content is not None, path
+        data = bytearray(content.data)
+        for at, (was, _) in content.flipped.items():
+            data[at] = was
+        return bytes(data)
+
+    def end_mount(self) -> None:
         """The process that uses the disk ends: its files and mount become unusable, the lock is
         free. No bytes are lost."""
         self._life += 1
         self._locked = False
 
     def mount(self) -> Mount:
-        """The disk as one process sees it, until `end` or `crash`."""
+        """The disk as one process sees it, until `end_mount` or `crash`."""
         return Mount(self)
 
-    def open(self, path: str) -> _VirtualFile:
-        return _VirtualFile(self, path)
-
-    def exists(self, path: str) -> bool:
-        return self._find(path) is not None
-
-    def list(self, path: str) -> Sequence[str]:
-        node = self._find(path)
-        if node is None:
-            return []
-        if isinstance(node, _Content):
-            raise StorageError(path, "list", ENOTDIR)
-        return [*node.entries]
-
-    def delete(self, path: str) -> None:
-        self._fail("delete", path)
-        self._remove(path)
-
-    def rename(self, old: str, new: str) -> None:
-        self._fail("rename", old)
-        source, old_name = self._parent(old)
-        node = source.entries.get(old_name)
-        if node is None:
-            raise StorageError(old, f"rename to {new}", ENOENT)
-        target, new_name = self._parent(new, create=True)
-        self._used -= _size(target.entries.get(new_name))
-        if target is source:
-            source.change({old_name: None, new_name: node})
-        else:
-            target.change({new_name: node})
-            source.change({old_name: None})
-
-    def read_file(self, path: str) -> bytes | None:
-        self._fail("read", path)
-        content = self._content(path)
-        return None if content is None else bytes(content.data)
-
-    def write_file(self, path: str, content: BytesLike, durable: bool = True) -> None:
-        self._fail("write", path)
-        if self.capacity is not None and self._used + len(content) > self.capacity:
-            raise StorageError(path, "write", ENOSPC)
-        has_parents = self._parent(path)[0].is_attached
-        directory, name = self._parent(path, create=True)
-        before = directory.entries.get(name)
-        if isinstance(before, _Directory):
-            raise StorageError(path, "write", EISDIR)
-        written = _Content()
-        written.data += content
-        self._used += len(content) - _size(before)
-        directory.change({name: written})  # as if written to a temporary file and renamed
-        if durable:
-            written.flush()
-            if has_parents:
-                directory.pending.clear()
-            else:
-                self._flush_parents(path)
-
-    async def flush(self, paths: Sequence[str]) -> None:
-        await self._flush(paths, None)
-
-    async def _flush(self, paths: Sequence[str], life: int | None) -> None:
-        for path in paths:
-            content = self._content(path)
-            written = 0 if content is None else len(content.data)
-            if self.flush_s is not None:
-                await asyncio.sleep(self.flush_s())
-            self._fail("flush", path, life)
-            if content is not None:
-                content.flush(written)
-                self._flush_parents(path)
-
-    def boot_id(self) -> str:
-        return f"boot {self._boots}"
-
-    def space(self) -> Space:
-        self._fail("stat", "")
-        if self.capacity is None:
-            return Space(-1, -1)
-        return Space(self.capacity, max(0, self.capacity - self._used))
-
-    def lock(self) -> None:
-        if self._locked:
-            raise UsageError("the virtual disk is in use by another broker")
-        self._locked = True
-
-    def close(self) -> None:
-        self._locked = False
-
-    def _fail(self, action: str, path: str, life: int | None = None) -> None:
-        if life is not None and life != self._life:
+    def _check_life(self, action: str, path: str, life: int) -> None:
+        if life != self._life:
             self.used_after_end.append(f"{action} {path}")
             raise StorageError(path, f"{action} after the crash", EIO)
+
+    def _fail(self, action: str, path: str, life: int) -> None:
+        self._check_life(action, path, life)
         errno = self.fault(action, path) if self.fault else 0
         if errno:
             raise StorageError(path, action, errno)
@@ -265,63 +298,6 @@ class VirtualDisk:
         content = _Content()
         directory.change({name: content})
         return content
-
-
-class Mount:
-    """A `VirtualDisk` as one process uses it. After the process has ended, every method but `close`
-    fails, and is noted in the disk's `used_after_end`."""
-
-    def __init__(self, disk: VirtualDisk) -> None:
-        self._disk = disk
-        self._life = disk._life
-
-    @property
-    def is_alive(self) -> bool:
-        return self._life == self._disk._life
-
-    def open(self, path: str) -> _VirtualFile:
-        file = self._disk.open(path)
-        file._life = self._life
-        return file
-
-    def exists(self, path: str) -> bool:
-        return self._require_alive("stat", path).exists(path)
-
-    def list(self, path: str) -> Sequence[str]:
-        return self._require_alive("list", path).list(path)
-
-    def delete(self, path: str) -> None:
-        self._require_alive("delete", path).delete(path)
-
-    def rename(self, old: str, new: str) -> None:
-        self._require_alive("rename", old).rename(old, new)
-
-    def read_file(self, path: str) -> bytes | None:
-        return self._require_alive("read", path).read_file(path)
-
-    def write_file(self, path: str, content: BytesLike, durable: bool = True) -> None:
-        self._require_alive("write", path).write_file(path, content, durable)
-
-    async def flush(self, paths: Sequence[str]) -> None:
-        await self._require_alive("flush", "")._flush(paths, self._life)
-
-    def boot_id(self) -> str:
-        return self._require_alive("stat", "").boot_id()
-
-    def space(self) -> Space:
-        return self._require_alive("stat", "").space()
-
-    def lock(self) -> None:
-        self._require_alive("lock", "").lock()
-
-    def close(self) -> None:
-        if self.is_alive:
-            self._disk.close()
-
-    def _require_alive(self, action: str, path: str) -> VirtualDisk:
-        if not self.is_alive:
-            self._disk._fail(action, path, self._life)
-        return self._disk
 
 
 class _Content:
@@ -450,12 +426,12 @@ def _size(node: _Node | None) -> int:
 class _VirtualFile:
     __slots__ = ("_disk", "_held", "_is_linked", "_life", "_path")
 
-    def __init__(self, disk: VirtualDisk, path: str) -> None:
+    def __init__(self, disk: VirtualDisk, path: str, life: int) -> None:
         self._disk = disk
         self._held: _Content | None = None
         self._path = path
         self._is_linked = False
-        self._life = disk._life
+        self._life = life
 
     @property
     def size(self) -> int:
@@ -465,8 +441,7 @@ class _VirtualFile:
 
     def append(self, data: BytesLike) -> None:
         disk = self._disk
-        if self._life != disk._life:
-            disk._fail("append", self._path, self._life)
+        disk._check_life("append", self._path, self._life)
         self.confirm()
         content = disk._content(self._path)
         if content is None:
@@ -474,7 +449,7 @@ class _VirtualFile:
             self._is_linked = False
         self._held = content
         try:
-            disk._fail("append", self._path)
+            disk._fail("append", self._path, self._life)
         except StorageError:
             self._extend(content, data[: len(data) // 2])
             raise

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 if TYPE_CHECKING:
     from trimtab.sim.network import Network
@@ -99,7 +99,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         if self.is_closed():
             raise RuntimeError("Event loop is closed")
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = _Timer(when, callback, args, self, context)
         self._timers_set += 1
         heapq.heappush(self._timers, (when, self._timers_set, timer))
         return timer
@@ -314,6 +314,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
             f"run_in_executor({func!r}) in the virtual world: threads make a run unrepeatable; "
             "call the function directly"
         )
+
+
+class _Timer(asyncio.TimerHandle):
+    """A timer without `when`, which uvloop's lack if their time is up when they are set."""
+
+    __slots__ = ()
+
+    def when(self) -> NoReturn:
+        raise UsageError("a late timer of uvloop has no when(); keep the time where it is needed")
 
 
 class _Task(asyncio.Task[T]):

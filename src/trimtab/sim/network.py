@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 from trimtab.sim.connection import (
     Address,
-    Connection,
     Stream,
     Transport,
+    VirtualConnection,
     VirtualSocket,
     name,
 )
@@ -33,7 +33,7 @@ _THIS_HOST = ("", "0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class NetworkLink:
     """Delay and bandwidth between two ends, in both directions.
 
     Args:
@@ -42,11 +42,15 @@ class Link:
             exponentially distributed. Bytes never overtake earlier bytes of their connection.
         bytes_per_second: bandwidth of each direction, > 0, shared by all connections between
             two hosts.
+        late_share: the part of what is sent, 0 to 1, that takes `late_ms` longer.
+        late_ms: ms, ≥ 0.
     """
 
     latency_ms_min: float = 0.1
     latency_ms_mean: float = 0.25
     bytes_per_second: float = math.inf
+    late_share: float = 0.0
+    late_ms: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.latency_ms_min <= self.latency_ms_mean < math.inf:
@@ -54,15 +58,23 @@ class Link:
                 f"latency_ms_min={self.latency_ms_min}, latency_ms_mean={self.latency_ms_mean}: "
                 "give 0 <= latency_ms_min <= latency_ms_mean, finite"
             )
+        if not (0 <= self.late_share <= 1 and 0 <= self.late_ms < math.inf):
+            raise UsageError(
+                f"late_share={self.late_share}, late_ms={self.late_ms}: give a share from 0 to 1, "
+                "and 0 ms or more"
+            )
         if not self.bytes_per_second > 0:
             raise UsageError(f"bytes_per_second={self.bytes_per_second}: give more than 0")
 
     def draw_latency(self, random: Random) -> float:
         """One delay, seconds."""
+        latency_ms = self.latency_ms_min
         tail = self.latency_ms_mean - self.latency_ms_min
-        if tail == 0:
-            return self.latency_ms_min / 1000
-        return (self.latency_ms_min + random.expovariate(1.0) * tail) / 1000
+        if tail:
+            latency_ms += random.expovariate(1.0) * tail
+        if self.late_share and random.random() < self.late_share:
+            latency_ms += self.late_ms
+        return latency_ms / 1000
 
 
 class Network:
@@ -86,17 +98,17 @@ class Network:
         self.trace: Final = trace
         self._random = random
         self._host = loop.host
-        self._links: dict[tuple[str, str], Link] = {(ANY, ANY): Link()}
+        self._links: dict[tuple[str, str], NetworkLink] = {(ANY, ANY): NetworkLink()}
         self._cuts: dict[tuple[str, str], None] = {}
         self._healed = asyncio.Event()
         self._lane_free_at: dict[tuple[str, str], float] = {}
         self.version = 0
         self.holding: dict[Stream, None] = {}
-        self._links_of_hosts: dict[tuple[str, str], Link] = {}
+        self._links_of_hosts: dict[tuple[str, str], NetworkLink] = {}
         """Links that were looked up; empty while a setting names a port."""
         self._links_name_ports = False
         self._servers: dict[Address, Server] = {}
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, VirtualConnection] = {}
         self._connections_made = 0
         self._next_client_port = _FIRST_CLIENT_PORT
         self._next_server_port = _FIRST_FREE_SERVER_PORT
@@ -128,7 +140,7 @@ class Network:
 
     # Conditions and faults -----------------------------------------------------------------
 
-    def set_link(self, a: str, b: str, link: Link) -> None:
+    def set_link(self, a: str, b: str, link: NetworkLink) -> None:
         """Set the link between two ends; if several settings match, the last one set applies."""
         for pair in ((a, b), (b, a)):
             self._links.pop(pair, None)
@@ -200,7 +212,7 @@ class Network:
                 errno.ECONNREFUSED, f"Connect call failed {address}: no server listens there"
             )
         self._connections_made += 1
-        connection = Connection(self, self._connections_made, client, address)
+        connection = VirtualConnection(self, self._connections_made, client, address)
         self._connections[connection.number] = connection
         self.trace.append(f"c{connection.number} {name(client)} > {name(address)}")
         server.accept(connection.server)
@@ -236,7 +248,7 @@ class Network:
 
     # Used by connections and servers -------------------------------------------------------
 
-    def route(self, source: Address, target: Address) -> tuple[Link, bool]:
+    def route(self, source: Address, target: Address) -> tuple[NetworkLink, bool]:
         """The link from source to target, and whether it is cut. Valid until `version` changes."""
         key = (source[0], target[0])
         link = self._links_of_hosts.get(key)
@@ -246,7 +258,7 @@ class Network:
                 self._links_of_hosts[key] = link
         return link, self._is_cut(source, target)
 
-    def _link_between(self, source: Address, target: Address) -> Link:
+    def _link_between(self, source: Address, target: Address) -> NetworkLink:
         return next(
             link for (a, b), link in reversed(self._links.items()) if _matches(a, b, source, target)
         )
@@ -258,7 +270,7 @@ class Network:
         targets = (ANY, target[0], name(target))
         return any((a, b) in cuts for a in (ANY, source[0], name(source)) for b in targets)
 
-    def draw_arrival(self, link: Link, source: Address, target: Address, size: int) -> float:
+    def draw_arrival(self, link: NetworkLink, source: Address, target: Address, size: int) -> float:
         """The arrival time of bytes sent now, in virtual seconds."""
         departure = self.loop.time()
         if link.bytes_per_second != math.inf:
@@ -268,7 +280,7 @@ class Network:
             self._lane_free_at[lane] = departure
         return departure + link.draw_latency(self._random)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: VirtualConnection) -> None:
         self._connections.pop(connection.number, None)
 
     def unbind(self, addresses: Sequence[Address]) -> None:

@@ -14,14 +14,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from random import Random
-from typing import Final
+from typing import Any, Final
 
-from trimtab.broker.broker import Broker
-from trimtab.controller.controller import Controller
-from trimtab.controller.node import ControllerNode
-from trimtab.errors import KafkaError
+from trimtab.cluster.broker.broker import Broker
+from trimtab.cluster.controller.controller import Controller
+from trimtab.cluster.controller.node import ControllerNode
+from trimtab.cluster.server.cluster_secret import ClusterSecret
+from trimtab.kafka.errors import KafkaError
 from trimtab.sim.connection import is_delivery
 from trimtab.sim.disk import Mount
 from trimtab.sim.loop import context_of
@@ -36,6 +37,11 @@ _CLUSTER_ID = "virtual-virtual-virtua"
 _RESTART_S = 0.5
 _DEATH_S = 0.001
 """Seconds after which an ended process must have no task or timer left."""
+
+
+def _secret(world: World) -> ClusterSecret:
+    random = world.random("nonces")
+    return ClusterSecret("virtual" * 5, lambda: f"{random.getrandbits(192):048x}")
 
 
 class Life:
@@ -73,6 +79,7 @@ class VirtualNode(ABC):
         life: the running process, which may still be starting; None while it is down.
         is_on: whether the host has power.
         is_serving: whether the process has finished starting.
+        process: what runs in it; None while it is down.
         failed_starts: the errors of failed starts.
     """
 
@@ -86,6 +93,7 @@ class VirtualNode(ABC):
         self.life: Life | None = None
         self.is_on = True
         self.is_serving = False
+        self.process: Broker | ControllerNode | None = None
         self.failed_starts: list[str] = []
         self._task: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[bool] | None = None
@@ -104,47 +112,47 @@ class VirtualNode(ABC):
         self.lives += 1
         self.life = life = Life(self.host, self.lives)
         self.world.trace.append(f"start {life}")
+        random = self.world.random(str(life))
+        self._task = self._begin(life, self._run(self.disk.mount(), random))
+
+    def _begin(self, life: Life | None, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task of the node's process."""
         context = contextvars.copy_context()
         context.run(_life.set, life)
         context.run(self.world.loop.host.set, self.host)
-        random = self.world.random(str(life))
-        self._task = self.world.loop.create_task(
-            self._run(self.disk.mount(), random), context=context
-        )
+        return self.world.loop.create_task(work, context=context)
 
     async def _run(self, mount: Mount, random: Random) -> None:
         try:
-            await self._serve(mount, random)
+            failed = await self._serve(mount, random)
         except (KafkaError, OSError) as error:
             self.failed_starts.append(str(error))
-            self.world.trace.append(f"{self.life} failed to start: {error}")
             self._task = None
-            self.end()
-            context = contextvars.Context()
-            self.world.loop.call_later(
-                _RESTART_S, self._restart_process, self.lives, context=context
-            )
+            self._fail(f"{self.life} failed to start: {error}")
         else:
+            self._watching = self._watch(failed)
             self.is_serving = True
             self.world.trace.append(f"up {self.life}")
 
     def _watch(self, failed: asyncio.Event) -> asyncio.Task[bool]:
-        """End the process when it reports a failed disk, and start it again half a second later."""
+        """End the process when it reports a failed disk."""
         life = self.life
 
         def has_failed(done: asyncio.Task[bool]) -> None:
-            if done.cancelled() or self.life is not life:
-                return
-            self.world.trace.append(f"{life} has failed")
-            self.end()
-            context = contextvars.Context()
-            self.world.loop.call_later(
-                _RESTART_S, self._restart_process, self.lives, context=context
-            )
+            if not done.cancelled() and self.life is life:
+                self._fail(f"{life} has failed")
 
         watching = asyncio.create_task(failed.wait())
         watching.add_done_callback(has_failed)
         return watching
+
+    def _fail(self, event: str) -> None:
+        """End the process, and start it again half a second later."""
+        self.world.trace.append(event)
+        self.end_process()
+        self.world.loop.call_later(
+            _RESTART_S, self._restart_process, self.lives, context=contextvars.Context()
+        )
 
     def _restart_process(self, lives: int) -> None:
         if self.life is None and self.is_on and self.lives == lives:
@@ -158,10 +166,7 @@ class VirtualNode(ABC):
         life = self.life
         self.world.trace.append(f"close {life}")
         self.is_serving = False
-        context = contextvars.copy_context()
-        context.run(_life.set, life)
-        context.run(self.world.loop.host.set, self.host)
-        self._task = task = self.world.loop.create_task(self._close(), context=context)
+        self._task = task = self._begin(life, self._close())
         task.add_done_callback(lambda done: self._closed(life, done))
         await asyncio.wait([task])
         await asyncio.sleep(0)
@@ -173,7 +178,7 @@ class VirtualNode(ABC):
         self.life = None
         self.ends += 1
         life.ended_s = self.world.loop.time()
-        self.disk.end()
+        self.disk.end_mount()
         self.world.trace.append(f"closed {life}")
         if not done.cancelled() and (error := done.exception()) is not None:
             if not isinstance(error, KafkaError):
@@ -184,17 +189,17 @@ class VirtualNode(ABC):
     def kill(self) -> None:
         """End the process as kill -9 does."""
         self.world.trace.append(f"kill {self.life}")
-        self.end()
+        self.end_process()
 
     def crash(self) -> None:
         """Turn the power off."""
         self.world.trace.append(f"crash {self.life}")
         self.world.network.cut(self.host, ANY)
         self.is_on = False
-        self.end()
+        self.end_process()
         self.disk.crash(self.world.random(f"{self.host} loss"))
 
-    def end(self) -> None:
+    def end_process(self) -> None:
         """End the process at once."""
         if self.life is not None:
             self.life.ended_s = self.world.loop.time()
@@ -206,26 +211,42 @@ class VirtualNode(ABC):
             self._task = None
         self._abort()
         self.world.loop.resume(self.host)
-        self.disk.end()
+        self.disk.end_mount()
+
+    async def _close(self) -> None:
+        process = self.process
+        assert process is not None
+        if self._watching is not None:
+            self._watching.cancel()
+        await process.close()
+        if self.process is process:
+            self.process = None
+
+    def _abort(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+        if self.process is not None:
+            self.process.abort()
+            self.process = None
 
     @abstractmethod
-    async def _serve(self, mount: Mount, random: Random) -> None:
-        """Start the node, and serve requests."""
-
-    @abstractmethod
-    async def _close(self) -> None: ...
-
-    @abstractmethod
-    def _abort(self) -> None: ...
+    async def _serve(self, mount: Mount, random: Random) -> asyncio.Event:
+        """Start the node, which then serves requests; the event is set when its disk fails."""
 
 
 class VirtualBroker(VirtualNode):
     """A broker's host."""
 
+    process: Broker | None
+
     def __init__(self, world: World, broker_id: int, options: Mapping[str, object]) -> None:
         super().__init__(world, f"broker-{broker_id}", options)
         self.id: Final = broker_id
-        self.broker: Broker | None = None
+
+    @property
+    def broker(self) -> Broker | None:
+        """The running broker; None while it does not run."""
+        return self.process
 
     @property
     def incarnation_id(self) -> bytes | None:
@@ -241,73 +262,46 @@ class VirtualBroker(VirtualNode):
             or any(partition.log.has_failed for partition in broker.partitions.values())
         )
 
-    async def _serve(self, mount: Mount, random: Random) -> None:
+    async def _serve(self, mount: Mount, random: Random) -> asyncio.Event:
         options = {"node.id": self.id, "broker.id": self.id, **self.options}
-        self.broker = broker = Broker(
+        self.process = broker = Broker(
             self.id,
             _CLUSTER_ID,
             mount,
             (CONTROLLER, PORT),
+            _secret(self.world),
             options,
             self.world.now_ms,
             random,
         )
         await broker.bind(self.host, PORT)
         await broker.start(self.host, PORT)
-        self._watching = self._watch(broker.failed)
-
-    async def _close(self) -> None:
-        broker = self.broker
-        assert broker is not None
-        if self._watching is not None:
-            self._watching.cancel()
-        await broker.close()
-        if self.broker is broker:
-            self.broker = None
-
-    def _abort(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-        if self.broker is not None:
-            self.broker.abort()
-            self.broker = None
+        return broker.failed
 
 
 class VirtualController(VirtualNode):
     """The controller's host."""
 
-    def __init__(self, world: World, options: Mapping[str, object]) -> None:
-        super().__init__(world, CONTROLLER, options)
-        self.node: ControllerNode | None = None
+    process: ControllerNode | None
 
     @property
     def controller(self) -> Controller | None:
         """The controller's state; None while the process does not run."""
-        return None if self.node is None else self.node.controller
+        return None if self.process is None else self.process.controller
 
-    async def _serve(self, mount: Mount, random: Random) -> None:
-        self.node = node = ControllerNode(
-            CONTROLLER_ID, _CLUSTER_ID, mount, self.options, self.world.now_ms, random
+    async def _serve(self, mount: Mount, random: Random) -> asyncio.Event:
+        self.process = node = ControllerNode(
+            CONTROLLER_ID,
+            _CLUSTER_ID,
+            mount,
+            _secret(self.world),
+            self.options,
+            self.world.now_ms,
+            random,
         )
         await node.listen(self.host, PORT)
         await node.start()
-        self._watching = self._watch(node.failed)
-
-    async def _close(self) -> None:
-        node = self.node
-        assert node is not None
-        if self._watching is not None:
-            self._watching.cancel()
-        await node.close()
-        if self.node is node:
-            self.node = None
-
-    def _abort(self) -> None:
-        if self.node is not None:
-            if self._watching is not None:
-                self._watching.cancel()
-            self.node.abort()
-            self.node = None
+        return node.failed
 
 
 class VirtualCluster:
@@ -320,7 +314,7 @@ class VirtualCluster:
 
     def __init__(self, world: World, brokers: int, options: Mapping[str, object]) -> None:
         self.world: Final = world
-        self.controller: Final = VirtualController(world, options)
+        self.controller: Final = VirtualController(world, CONTROLLER, options)
         self.brokers: Final = [VirtualBroker(world, number, options) for number in range(brokers)]
         self.nodes: Final[list[VirtualNode]] = [self.controller, *self.brokers]
         self._ends_checked = 0

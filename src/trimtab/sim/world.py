@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from contextlib import suppress
 from random import Random
 from types import TracebackType
@@ -36,10 +36,12 @@ class World:
     Args:
         seed: the seed of all random numbers.
         keep_trace: keep every line of the trace, to find the first difference of two runs.
+        shown_events: how many of the last events the note of an error has.
     """
 
-    def __init__(self, seed: int, keep_trace: bool = False) -> None:
+    def __init__(self, seed: int, keep_trace: bool = False, shown_events: int = 20) -> None:
         self.seed: Final = seed
+        self._shown_events: Final = shown_events
         self.loop: Final = VirtualLoop()
         self.trace: Final = Trace(self.loop, keep_lines=keep_trace)
         self._randoms: dict[str, Random] = {}
@@ -47,11 +49,6 @@ class World:
         self.network: Final = Network(self.loop, self.random("network"), self.trace)
         self._failures: list[BaseException] = []
         self.loop.set_exception_handler(self._note_failure)
-
-    @property
-    def trace_hash(self) -> str:
-        """32 hex digits over the trace so far."""
-        return self.trace.hash
 
     def wall_clock(self) -> float:
         """Wall time: seconds since the Unix epoch, UTC."""
@@ -73,18 +70,18 @@ class World:
             self._disks[name] = VirtualDisk(is_lazy=True)
         return self._disks[name]
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run until the coroutine is done; other tasks continue in the next `run`.
+    def run(self, awaitable: Awaitable[T]) -> T:
+        """Run until the coroutine or task is done; other tasks continue in the next `run`.
 
         Raises:
-            StalledError: the coroutine can never finish.
+            StalledError: it can never finish.
             UsageError: another thread called into the loop.
-            Exception: the coroutine's error, or one of a callback or protocol, which asyncio would
+            Exception: its error, or one of a callback or protocol, which asyncio would
                 only log.
         """
         try:
             try:
-                result = self.loop.run_until_complete(coroutine)
+                result = self.loop.run_until_complete(awaitable)
             except RuntimeError:  # stalled, or stopped
                 self._raise_failure()  # The tasks probably wait for one that failed.
                 raise
@@ -144,6 +141,8 @@ class World:
         error = context.get("exception") or RuntimeError(context["message"])
         error.add_note(context["message"])
         self._failures.append(error)
+        if not isinstance(error, Exception):  # a test's time is over: nobody else sees that here
+            self.loop.stop()
 
     def _raise_failure(self) -> None:
         if self._failures:
@@ -151,9 +150,11 @@ class World:
             raise failures[0]
 
     def _describe(self) -> str:
+        events = list(self.trace.lines)[-self._shown_events :] if self._shown_events else []
         return "\n".join(
             [
-                f"virtual world: seed {self.seed}, at {self.loop.time():.6f} s, the last events:",
-                *(f"  {line}" for line in list(self.trace.lines)[-20:]),
+                f"virtual world: seed {self.seed}, at {self.loop.time():.6f} s"
+                + (", the last events:" if events else ""),
+                *(f"  {line}" for line in events),
             ]
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -43,18 +43,18 @@ class Residents(Generic[T]):
         self._is_timed = False
 
     @contextmanager
-    def borrow(self, key: Hashable, make: Callable[[], T]) -> Iterator[T]:
-        """A client that no other task uses: an idle one, else a new one.
+    def borrow(
+        self, options: Mapping[str, str], make: Callable[[Mapping[str, str]], T]
+    ) -> Iterator[T]:
+        """A client with these options that no other task uses: an idle one, else a new one.
 
         It stays open after the block. If the block raises, it is closed, as its state is unknown.
-
-        Args:
-            key: a client is only reused for an equal key.
         """
         settle()
+        key = frozenset(options.items())
         client = self._take(key)
         if client is None:
-            client = make()
+            client = make(options)
         try:
             yield client
         except BaseException:

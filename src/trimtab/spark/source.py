@@ -16,17 +16,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
+from pyspark.sql.datasource import DataSource
 
 from trimtab.spark.options.source import read_columns, read_options, read_stream_options
+from trimtab.spark.versions import require_pyspark
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 
@@ -49,13 +50,16 @@ class TrimtabDataSource(DataSource):
         return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from trimtab.spark.read.batch import FilteringTopicReader, TopicReader, check_columns
+        from trimtab.spark.read.batch import FilteringTopicReader, TopicBatchReader, check_columns
 
         options = read_options(self.options)
-        kind = FilteringTopicReader if options.pushes_filters else TopicReader
+        if options.pushes_filters:
+            require_pyspark("option pushdown", "4.1")
+        kind = FilteringTopicReader if options.pushes_filters else TopicBatchReader
         return kind(options, check_columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        require_pyspark("spark.readStream.format('trimtab')", "4.2")
         from trimtab.spark.read.batch import check_columns
         from trimtab.spark.stream.reader import TopicStreamReader
 
@@ -67,8 +71,9 @@ class TrimtabDataSource(DataSource):
         return make_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        require_pyspark("df.writeStream.format('trimtab')", "4.1")
         from trimtab.spark.worker import settle
-        from trimtab.spark.write.sink import make_stream_writer
+        from trimtab.spark.write.stream_sink import TopicStreamWriter
 
         settle()  # Spark calls this twice for each micro-batch
-        return make_stream_writer(self.options, schema)
+        return TopicStreamWriter(self.options, schema)

@@ -17,7 +17,7 @@ from trimtab.balance.limits import (
     PartitionLimits,
 )
 from trimtab.balance.replica_counts import ReplicaCounts
-from trimtab.errors import ErrorCode
+from trimtab.kafka.errors import ErrorCode
 
 pytestmark = pytest.mark.kip(578)
 
@@ -35,8 +35,8 @@ class Limited:
 
     def __init__(self, per_broker: int, per_cluster: int) -> None:
         self.counts = ReplicaCounts()
-        self.counts.add([1, 2])
-        self.counts.add([1])
+        self.counts.add_replicas([1, 2])
+        self.counts.add_replicas([1])
         self.rejections: Counter[str] = Counter()
         limits = PartitionLimits(per_broker, per_cluster)
         self.allowance = Allowance(self.counts, limits, self.rejections)
@@ -61,7 +61,7 @@ def test_a_refusal_says_how_many_partitions_fit_and_grants_none(
 
 def test_an_allowance_counts_its_own_replicas_and_not_later_ones() -> None:
     limited = Limited(4, 100)
-    limited.counts.add([3, 3, 3, 3])
+    limited.counts.add_replicas([3, 3, 3, 3])
     placed = limited.allowance.place("t", RACKS, 2, 3, Random(1))
     assert [sorted(each) for each in placed] == [[1, 2, 3], [1, 2, 3]]
     with pytest.raises(LimitExceeded, match="broker 1 would host 5 partition replicas"):

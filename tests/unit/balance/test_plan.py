@@ -6,11 +6,12 @@ from random import Random
 
 import pytest
 
-from benchmarks.brute_force import judge_plan, least_plan_cost
-from benchmarks.reassignment import make_small_cluster
+from lab.benchmarks.brute_force import judge_plan, least_plan_cost
+from lab.benchmarks.reassignment import make_small_cluster
 from trimtab.balance.moves import Move, NoPlan, PlacedPartition, TargetBroker
-from trimtab.balance.plan import find_moves
-from trimtab.records import TopicPartition
+from trimtab.balance.placement import PlacementGoal, Room, place
+from trimtab.balance.plan import find_lone_brokers, find_moves
+from trimtab.kafka.records import TopicPartition
 
 PLENTY = 1000
 
@@ -82,21 +83,53 @@ class TestFindMoves:
         with pytest.raises(NoPlan, match="1 replicas that must move cannot be placed"):
             find_moves(placed((1,), (1,)), [TargetBroker(2, None, 1)])
 
+    def test_of_replicas_that_cost_the_same_those_come_that_leave_the_leader(self) -> None:
+        (move,) = find_moves(placed((0, 1)), brokers(0, 1, 3, racks="aab"))
+        assert move.replicas == (0, 3)
+        (move,) = find_moves(placed((0, 1)), [*brokers(0, 1, racks="aa"), TargetBroker(3, "b", 1)])
+        assert move.replicas == (0, 3)
+
     def test_more_replicas_than_brokers(self) -> None:
         with pytest.raises(NoPlan, match="t-0 has 3 replicas, but there are only 2 brokers"):
             find_moves(placed((1, 2, 3)), brokers(1, 2))
 
 
+def test_a_lone_broker_in_its_rack_is_named_with_the_partitions_that_it_must_get() -> None:
+    three = placed((1, 2), (1, 2), (1,))
+    assert find_lone_brokers(three, brokers(1, 2, 3, racks="aab")) == {3: 2}
+    assert find_lone_brokers(three, brokers(1, 2, 3, racks="abc")) == {}
+    assert find_lone_brokers(three, brokers(1, 2, 3)) == {}
+    assert find_lone_brokers(three, brokers(1, 2, racks="ab")) == {}
+
+
+@pytest.mark.parametrize("goal", [PlacementGoal.RACKS, PlacementGoal.BROKERS])
 @pytest.mark.parametrize("seed", range(4))
-def test_no_plan_is_better_than_the_one_found(seed: int) -> None:
+def test_no_plan_is_better_than_the_one_found(seed: int, goal: PlacementGoal) -> None:
     random = Random(seed)
     for _ in range(50):
         partitions, targets = make_small_cluster(random)
-        least = least_plan_cost(partitions, targets)
+        least = least_plan_cost(partitions, targets, goal)
         if least is None:
             with pytest.raises(NoPlan):
-                find_moves(partitions, targets)
+                find_moves(partitions, targets, goal)
             continue
-        moves = {move.placed.partition: move.replicas for move in find_moves(partitions, targets)}
+        found = find_moves(partitions, targets, goal)
+        moves = {move.placed.partition: move.replicas for move in found}
         chosen = [moves.get(each.partition, each.replicas) for each in partitions]
-        assert judge_plan(partitions, targets, chosen) == least, (partitions, targets)
+        assert judge_plan(partitions, targets, chosen, goal) == least, (partitions, targets)
+
+
+@pytest.mark.kip(1194)
+@pytest.mark.parametrize("goal", [PlacementGoal.BROKERS, PlacementGoal.WEIGHTED])
+@pytest.mark.parametrize("factor", [2, 3])
+def test_a_plan_does_not_undo_what_placement_has_made_even(
+    goal: PlacementGoal, factor: int
+) -> None:
+    targets = brokers(0, 1, 2, 3, 4, racks="aabbc")
+    rooms = [Room(each.id, each.rack, 0, 0, PLENTY) for each in targets]
+    chosen = place(rooms, 40, factor, Random(1), goal)
+    partitions = placed(*map(tuple, chosen))
+    assert find_moves(partitions, targets, goal) == []
+    assert find_lone_brokers(partitions, targets, goal) == {}
+    to_lone = [4 in move.added for move in find_moves(partitions, targets)]
+    assert to_lone.count(True) == (16 if factor == 3 else 0)

@@ -1,4 +1,4 @@
-"""`trimtab cluster info`."""
+"""`trimtab cluster info`, and the verbs that ask a cluster for its brokers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from trimtab import Admin, Cluster, Producer
 from trimtab.cli import main
-from trimtab.cli.cluster_info import BrokerInfo, ClusterInfo, write_info
+from trimtab.cli.cluster_info import write_info
 from trimtab.client.admin import ClusterDescription, Features, NewTopic
 from trimtab.client.network.connection import Node
-from trimtab.errors import BrokerError, ErrorCode
+from trimtab.kafka.errors import BrokerError, ErrorCode
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +75,27 @@ def test_json_has_the_same_as_numbers(cluster: Cluster, capsys: pytest.CaptureFi
 
 
 def test_one_of_each_is_one() -> None:
-    node = Node(0, "h", 9092)
-    info = ClusterInfo("c", 0, {}, [BrokerInfo(node, 1, 1, 1536, None, False)], 1, 1, 0, 0)
-    text = write_info(info)
+    broker = {
+        **Node(0, "h", 9092)._asdict(),
+        "state": "unfenced",
+        "leads": 1,
+        "replicas": 1,
+        "bytes": 1536,
+        "newestMetadataVersion": None,
+    }
+    text = write_info(
+        {
+            "clusterId": "c",
+            "controllerId": 0,
+            "features": {},
+            "brokers": [broker],
+            "topics": 1,
+            "partitions": 1,
+            "bytes": 1536,
+            "underReplicatedPartitions": 0,
+            "leaderlessPartitions": 0,
+        }
+    )
     assert "1 broker, 1 topic, 1 partition, 1.5 KiB" in text
     assert "all partitions have their replicas in sync" in text
     assert (
@@ -106,7 +124,7 @@ def test_an_older_cluster_that_hides_its_sizes_is_shown_without_them(
         ),
         list_reassignments=dict,
     )
-    monkeypatch.setattr("trimtab.cli.cluster_info.connect_admin", lambda _: nullcontext(admin))
+    monkeypatch.setattr("trimtab.cli.cluster_info.connect", lambda _: nullcontext(admin))
     assert main(["cluster", "info"]) == 0
     shown = capsys.readouterr()
     assert shown.out.splitlines()[2:4] == [
@@ -124,3 +142,53 @@ def test_an_older_cluster_that_hides_its_sizes_is_shown_without_them(
         "unfenced",
     ]
     assert shown.err == ("sizes are unknown: log directories: CLUSTER_AUTHORIZATION_FAILED (31)\n")
+
+
+def test_without_racks_the_column_is_wide(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with Kafka's tool."""
+    found = ClusterDescription("c", 0, [Node(0, "h", 9092)])
+    admin = SimpleNamespace(cluster=lambda include_fenced: found)
+    monkeypatch.setattr("trimtab.cli.cluster_info.connect", lambda _: nullcontext(admin))
+    assert main(["cluster", "list-endpoints"]) == 0
+    assert capfd.readouterr().out.splitlines()[1] == (
+        "0          h 9092       null       unfenced   broker         "
+    )
+
+
+def test_a_stopped_broker_is_fenced_and_then_unregistered(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with Cluster(brokers=2, racks=["a", "long-rack"]) as cluster:
+        ports = [each.rpartition(":")[2] for each in cluster.bootstrap_servers.split(",")]
+        server = ("--bootstrap-server", f"127.0.0.1:{ports[0]}")
+        listing = ["cluster", "list-endpoints", *server]
+        rows = [
+            "ID         HOST      PORT       RACK      STATE      ENDPOINT_TYPE  ",
+            f"0          127.0.0.1 {ports[0]:<10} a         unfenced   broker         ",
+            f"1          127.0.0.1 {ports[1]:<10} long-rack unfenced   broker         ",
+        ]
+        assert main(listing) == 0
+        assert capfd.readouterr() == ("\n".join([*rows, ""]), "")
+        cluster.stop_broker(1)
+        assert main([*listing, "--include-fenced-brokers", "--json"]) == 0
+        told = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+        assert [(each["id"], each["state"]) for each in told] == [(0, "unfenced"), (1, "fenced")]
+        assert told[1] == (
+            {"id": 1, "host": "127.0.0.1", "port": int(ports[1]), "rack": "long-rack"}
+            | {"state": "fenced", "endpoint_type": "broker"}
+        )
+        unregister = ["cluster", "unregister", "--id", "1", *server]
+        assert main(unregister) == 0
+        assert capfd.readouterr() == ("Broker 1 is no longer registered.\n", "")
+        assert main([*listing, "--include-fenced-brokers"]) == 0
+        assert len(capfd.readouterr().out.splitlines()) == 2
+        assert main(unregister) == 1
+        assert "broker 1: BROKER_ID_NOT_REGISTERED" in capfd.readouterr().err
+
+
+def test_controllers_are_not_connected_to(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["cluster", "list-endpoints", "--bootstrap-controller", "h:1"])
+    assert "use --bootstrap-server" in capfd.readouterr().err

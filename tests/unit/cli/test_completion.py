@@ -17,8 +17,9 @@ import pytest
 from trimtab.cli import COMMANDS, main
 from trimtab.cli.completion import SHELLS, write_script
 from trimtab.cli.options import RefusedOption
-from trimtab.cli.parser_tree import build_tree, list_verbs, walk
-from trimtab.system.clock import monotonic_clock
+from trimtab.cli.parser import list_verbs
+from trimtab.cli.parser_tree import build_tree, walk
+from trimtab.threads.clock import monotonic_clock
 
 ASKED = {
     "to": {"topics"},

@@ -12,7 +12,7 @@ from trimtab import Admin, Cluster
 from trimtab.cli import main
 from trimtab.cli.configs import read_added, write_entry
 from trimtab.client.admin import ConfigEntry, ConfigSource, ConfigSynonym
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -150,6 +150,23 @@ def test_who_does_not_exist_has_no_options_and_with_all_is_an_error(run: Run) ->
         assert run("--describe", *words) == (0, line, "")
         assert json.loads(run("--describe", *words, "--json")[1])["configs"] is None
         assert run("--describe", *words, "--all")[0] == 1
+
+
+def test_a_stopped_broker_shows_what_is_set_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with Cluster(brokers=2) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.alter_configs("broker", 1, {"leader.replication.throttled.rate": 1000})
+        cluster.stop_broker(1)
+        for which in (["--broker", "1"], ["--entity-type", "brokers"]):
+            words = ["configs", "--describe", *which]
+            code = main([*words, "--bootstrap-server", cluster.bootstrap_servers])
+            out, err = capsys.readouterr()
+            assert (code, err) == (0, "")
+            assert (
+                "Dynamic configs for broker 1 are:\n"
+                "  leader.replication.throttled.rate=1000 sensitive=false synonyms="
+                "{DYNAMIC_BROKER_CONFIG:leader.replication.throttled.rate=1000}\n"
+            ) in out
 
 
 @pytest.mark.parametrize(

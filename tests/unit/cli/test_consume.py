@@ -24,8 +24,8 @@ from trimtab.cli.consume import (
     wait_ms,
     write_json,
 )
-from trimtab.errors import UsageError
-from trimtab.records import Record, TimestampType
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import Record, TimestampType
 
 RECORD = Record(
     topic="t",

@@ -18,7 +18,7 @@ from trimtab.cli.consumer_perf import (
     configure,
     read_options,
 )
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 Run = Callable[..., tuple[int, str, str]]
 

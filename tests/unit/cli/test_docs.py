@@ -16,7 +16,8 @@ from pathlib import Path
 
 from trimtab.cli import COMMANDS
 from trimtab.cli.options import RefusedOption
-from trimtab.cli.parser_tree import build_tree, list_verbs, walk
+from trimtab.cli.parser import list_verbs
+from trimtab.cli.parser_tree import build_tree, walk
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "cli.md"
 BEGIN = "<!-- made from the parsers: python -m tests.unit.cli.test_docs -->\n"

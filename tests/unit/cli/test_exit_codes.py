@@ -14,7 +14,8 @@ import pytest
 
 from trimtab.cli import COMMANDS, main
 from trimtab.cli.options import RefusedOption
-from trimtab.cli.parser_tree import build_tree, list_verbs, walk
+from trimtab.cli.parser import list_verbs
+from trimtab.cli.parser_tree import build_tree, walk
 
 REFUSED = {
     "cluster": "cluster up --brokers 0",
@@ -34,6 +35,7 @@ REFUSED = {
     "delete-records": "delete-records --offset-json-file /nowhere",
     "leader-election": "leader-election --election-type preferred --topic t",
     "reassign": "reassign --execute",
+    "balance": "balance --window 1",
     "limits": "limits --what-if x",
     "shims": "shims /dev/null/x",
     "completion": "completion bash",

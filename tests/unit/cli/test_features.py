@@ -11,7 +11,7 @@ from trimtab import Cluster
 from trimtab.cli import main
 from trimtab.cli.features import levels_of, show_level
 from trimtab.client.admin import Features, PartlyRefused
-from trimtab.errors import BrokerError, ErrorCode
+from trimtab.kafka.errors import BrokerError, ErrorCode
 
 
 class Scripted:
@@ -40,7 +40,7 @@ class Scripted:
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
     scripted = Scripted()
-    monkeypatch.setattr("trimtab.cli.features.connect_admin", lambda options: scripted)
+    monkeypatch.setattr("trimtab.cli.features.connect", lambda options: scripted)
     return scripted
 
 

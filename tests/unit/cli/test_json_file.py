@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from trimtab.cli.json_file import read_entries, read_partition_entries
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
 
 
 @pytest.mark.parametrize("version", ['"version": 1, ', ""])

@@ -10,7 +10,7 @@ import pytest
 from trimtab import Admin, Cluster
 from trimtab.cli import main
 from trimtab.client.admin import NewTopic
-from trimtab.system.clock import monotonic_clock
+from trimtab.threads.clock import monotonic_clock
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -12,8 +12,8 @@ from trimtab import Admin, Cluster, Producer
 from trimtab.cli import main
 from trimtab.cli.log_dirs import read_brokers, write_json, write_tables
 from trimtab.client.admin import LogDirectory, ReplicaLog
-from trimtab.errors import BrokerError, ErrorCode, UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import BrokerError, ErrorCode, UsageError
+from trimtab.kafka.records import TopicPartition
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -89,7 +89,7 @@ def test_people_get_a_table_for_each_directory(run: Run, data: Path) -> None:
 def test_a_broker_that_is_not_there_is_refused(run: Run) -> None:
     code, shown, error = run("--describe", "--broker-list", "0,9")
     assert (code, shown) == (1, "")
-    assert error == "trimtab log-dirs: broker 9 is not in the cluster; there are 0, 1\n"
+    assert error == "trimtab log-dirs: broker 9 is not alive; alive are 0, 1\n"
     with pytest.raises(UsageError, match="--broker-list '0,x': write broker numbers"):
         read_brokers("0,x")
 

@@ -12,23 +12,23 @@ import pytest
 
 from trimtab.cli import broker, controller
 from trimtab.cli.node import advertise, read_node_options, serve_metrics
-from trimtab.config.node import CONTROLLER_ROLE, Node
-from trimtab.errors import Unavailable, UsageError
+from trimtab.cluster.config.node import CONTROLLER_ROLE, NodeConfig
+from trimtab.kafka.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
-    from trimtab.runtime.metrics_server import MetricsServer
+    from trimtab.cluster.processes.metrics_server import MetricsServer
 
 
-def read_broker(*words: str) -> Node:
+def read_broker(*words: str) -> NodeConfig:
     parser = argparse.ArgumentParser()
     broker.configure(parser)
-    return broker.read_node(parser.parse_args(words))
+    return broker.read_node(parser.parse_args([*words, "--insecure"]))
 
 
-def read_controller(*words: str) -> Node:
+def read_controller(*words: str) -> NodeConfig:
     parser = argparse.ArgumentParser()
     controller.configure(parser)
-    return read_node_options(parser.parse_args(words), CONTROLLER_ROLE, {})
+    return read_node_options(parser.parse_args([*words, "--insecure"]), CONTROLLER_ROLE, {})
 
 
 @pytest.fixture
@@ -145,9 +145,7 @@ def test_metrics_are_served_on_the_port_that_is_asked_for() -> None:
 
     async def scenario() -> None:
         assert await serve() is None
-        first = await serve(
-            "--metrics-port", "0", "--metrics-host", "127.0.0.1", "--host", "192.0.2.1"
-        )
+        first = await serve("--metrics-port", "0", "--metrics-host", "127.0.0.1", "--host", "::1")
         assert first is not None
         with pytest.raises(
             Unavailable, match=r"cannot serve metrics .* name another --metrics-port"
@@ -161,7 +159,7 @@ def test_metrics_are_served_on_the_port_that_is_asked_for() -> None:
 
 
 def test_metrics_need_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "trimtab.runtime.metrics_server", None)
-    monkeypatch.delattr("trimtab.runtime.metrics_server", raising=False)
+    monkeypatch.setitem(sys.modules, "trimtab.cluster.processes.metrics_server", None)
+    monkeypatch.delattr("trimtab.cluster.processes.metrics_server", raising=False)
     with pytest.raises(UsageError, match="pip install prometheus_client"):
         asyncio.run(serve("--metrics-port", "0"))

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from trimtab.cli.offsets import read_moment, read_topic_partitions
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
 
 PARTITIONS = [TopicPartition(topic, number) for topic in ("a", "b") for number in range(5)]
 

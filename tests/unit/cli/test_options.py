@@ -8,13 +8,14 @@ import pytest
 from trimtab.cli.options import (
     RefusedOption,
     add_client_options,
+    add_options,
     read_client_file,
     read_client_options,
     read_pairs,
     read_partition_ids,
     read_properties_file,
 )
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 
 def parse(*words: str) -> dict[str, object]:
@@ -86,6 +87,61 @@ def test_zookeeper_is_gone_and_the_error_says_what_to_use(
     error = capsys.readouterr().err
     assert "argument --zookeeper: Kafka 4 removed ZooKeeper" in error
     assert "--bootstrap-server" in error.splitlines()[-1]
+
+
+SPELLINGS = {
+    "--json": "",
+    "--topic TOPIC": "",
+    "--id -i N": "",
+    "--records N>0": "",
+    "--timeout MS>0=5000": "how long",
+    "--keys {text,hash}=text": "",
+    "--state [STATE]": "",
+    "--codec [CODEC=gzip]": "",
+    "--config NAME=VALUE …": "",
+    "--what-if TOPIC *": "",
+    "--dry-run": "",
+    "| --execute": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        ([], "json", False),
+        (["--json"], "json", True),
+        (["--topic", "t"], "topic", "t"),
+        (["-i", "-1"], "id", -1),
+        (["--records", "3"], "records", 3),
+        ([], "timeout", 5000),
+        ([], "keys", "text"),
+        ([], "state", None),
+        (["--state"], "state", ""),
+        (["--state", "Empty"], "state", "Empty"),
+        (["--codec"], "codec", "gzip"),
+        ([], "config", []),
+        (["--config", "a=1", "b=2", "--config", "c=3"], "config", ["a=1", "b=2", "c=3"]),
+        (["--what-if", "t", "--what-if", "u"], "what_if", ["t", "u"]),
+    ],
+)
+def test_an_option_takes_what_its_usage_line_says(
+    words: list[str], name: str, value: object
+) -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser, SPELLINGS)
+    assert getattr(parser.parse_args(words), name) == value
+    assert "how long (default: 5000)" in parser.format_help()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--records", "0"], ["--keys", "all"], ["--id", "one"], ["--dry-run", "--execute"], []],
+)
+def test_other_values_and_options_that_exclude_each_other_are_refused(words: list[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser, SPELLINGS, required=() if words else ("--dry-run",))
+    with pytest.raises(SystemExit):
+        parser.parse_args(words)
 
 
 def test_a_refused_option_is_not_in_the_help() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.cli.page import count_in_words, in_both_widths, to_page, to_table
+from trimtab.cli.page import in_both_widths, to_page, to_table
 
 
 def test_a_page_is_a_document_with_its_style() -> None:
@@ -23,7 +23,3 @@ def test_cells_are_escaped_and_named() -> None:
 def test_a_plot_is_there_for_a_desk_and_for_a_phone() -> None:
     drawn = in_both_widths(lambda layout: f"{layout.width}")
     assert drawn == '<div class="wide">880</div><div class="narrow">350</div>'
-
-
-def test_small_numbers_are_words() -> None:
-    assert [count_in_words(number) for number in (0, 8, 10)] == ["no", "eight", "10"]

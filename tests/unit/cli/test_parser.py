@@ -21,6 +21,16 @@ from trimtab.cli import main
             ["producer-perf", "--topic", "t", "--throughput", "-1", "--num-records", "x"],
             "--num-records: 'x' must be a whole number greater than zero",
         ),
+        (
+            ["load", "--bootstrap-server", "h:1"],
+            "--bootstrap-server comes after report: write trimtab load report --bootstrap-server …",
+        ),
+        (
+            ["experiment", "--bootstrap=h:1", "kip480"],
+            "--bootstrap comes after kip794 or kip480: write trimtab experiment kip794 --bootstrap",
+        ),
+        (["produce", "--broker-list", "h:1"], "name brokers with --bootstrap-server"),
+        (["offsets", "--topic", "t", "--broker-list=h:1"], "name brokers with --bootstrap-server"),
         (["topics", "--qqqq"], "unknown option --qqqq; see trimtab topics --help"),
         (["topcis", "--list"], "no command 'topcis': did you mean topics?"),
         (["xyzzy"], "no command 'xyzzy': commands are cluster, broker, "),

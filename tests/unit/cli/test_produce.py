@@ -13,7 +13,7 @@ from trimtab.cli.produce import (
     choose_reader,
     configure,
 )
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 
 def test_a_line_is_a_value() -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from trimtab.cli.failures import Failures
 from trimtab.cli.producer_perf import (
     DISTINCT_PAYLOADS,
     SAMPLES,
@@ -23,10 +22,11 @@ from trimtab.cli.producer_perf import (
     run,
     send_all,
 )
-from trimtab.errors import UsageError
+from trimtab.cli.results import Failures
+from trimtab.kafka.errors import UsageError
 
 if TYPE_CHECKING:
-    from trimtab.blocking.producer import Producer
+    from trimtab.client.blocking.producer import Producer
 
 
 def parse(*words: str) -> argparse.Namespace:

@@ -5,7 +5,7 @@ from threading import Event
 
 import pytest
 
-from benchmarks.processes import free_ports
+from lab.processes import free_ports
 from trimtab.cli import reach
 from trimtab.cli.reach import report_unreachable
 

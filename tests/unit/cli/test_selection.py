@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from trimtab.cli.selection import match_names
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 NAMES = ["flights", "flights-2", "weather", "a.b"]
 

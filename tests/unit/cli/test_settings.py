@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from benchmarks.kip794 import JAVA_SETTINGS
-from trimtab.cli.demo.experiment import WAYS
-from trimtab.cli.experiment import kip480, kip794, kip1123
+from lab.benchmarks.kip794 import PROPOSAL
+from lab.demo.experiment import WAYS
+from lab.experiments import kip480, kip794, kip1123
 from trimtab.client.network.options import Options
 from trimtab.client.options import PRODUCER
 from trimtab.client.partitioner.factory import make_partitioner
@@ -25,7 +25,7 @@ SETTINGS: dict[str, Mapping[str, object]] = {
     **{f"kip794 {name}": way.settings for name, way in kip794.CONFIGURATIONS.items()},
     **{f"kip1123 {name}": scene.settings for name, scene in kip1123.SCENES.items()},
     "kip1123 outage": kip1123.OUTAGE,
-    **{f"kip794 Java {name}": settings for name, settings in JAVA_SETTINGS.items()},
+    **{f"kip794 Java {name}": settings for name, settings in PROPOSAL.java_settings.items()},
 }
 
 

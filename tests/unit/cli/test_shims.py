@@ -11,7 +11,7 @@ import pytest
 
 from trimtab.cli import COMMANDS, main
 from trimtab.cli.shims import SHIMS, write_shim, write_shims
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 
 def test_every_shim_runs_a_command_that_there_is() -> None:

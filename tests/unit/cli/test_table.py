@@ -2,13 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trimtab.cli.table import align, format_table, show_bytes, show_count, show_size
-
-
-def test_tables_align_first_left_and_others_right() -> None:
-    assert format_table("T", ["way", "ms"], [["a", "1.5"], ["longer", "10"]]) == (
-        "T\nway      ms\n------  ---\na       1.5\nlonger   10"
-    )
+from trimtab.cli.table import align, show_bytes, show_count, show_size
 
 
 @pytest.mark.parametrize(

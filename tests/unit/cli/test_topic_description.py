@@ -14,7 +14,7 @@ from trimtab.cli.topic_description import (
 )
 from trimtab.client.admin import ConfigEntry, ConfigSource, EligibleLeaders, Reassignment
 from trimtab.client.topic_view import PartitionView, TopicView
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 
 def entry(name: str, value: str, source: ConfigSource) -> ConfigEntry:

@@ -11,7 +11,7 @@ from trimtab import Admin, Cluster
 from trimtab.cli import main
 from trimtab.cli.topics import read_assignment
 from trimtab.client.admin import NewTopic
-from trimtab.errors import BrokerError, ErrorCode, UsageError
+from trimtab.kafka.errors import BrokerError, ErrorCode, UsageError
 
 Run = Callable[..., tuple[int, str, str]]
 

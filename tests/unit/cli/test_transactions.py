@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +12,19 @@ import pytest
 from trimtab import Admin, Cluster, Producer, TopicPartition
 from trimtab.cli import main
 from trimtab.cli.transactions import hangs
-from trimtab.errors import TransactionError
+from trimtab.kafka.errors import TransactionError
 
 pytestmark = pytest.mark.kip(664)
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[str]:
-    with Cluster(brokers=2) as cluster:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def servers(data: Path) -> Iterator[str]:
+    with Cluster(brokers=2, data=data) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topic("t", 2)
         yield cluster.bootstrap_servers
@@ -58,7 +64,7 @@ def test_a_transaction_is_found_described_and_ended(
 
 
 def test_one_that_hangs_is_found_and_aborted(
-    servers: str, capsys: pytest.CaptureFixture[str]
+    servers: str, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its producer's transaction is aborted by force in one partition, and so is over there."""
     with Producer(servers, transactional_id="y") as producer:
@@ -66,12 +72,15 @@ def test_one_that_hangs_is_found_and_aborted(
         producer.begin_transaction()
         offset = producer.send("t", b"v", partition=0).result(30).offset
         where = ("--topic", "t", "--partition", "0")
-        told = ask(capsys, servers, "abort", *where, "--start-offset", str(offset))
+        words = ("abort", *where, "--start-offset", str(offset))
+        assert main(["transactions", *words, "--bootstrap-server", servers]) == 1
+        assert "t-0: CLUSTER_AUTHORIZATION_FAILED (31): log in" in capsys.readouterr().err
+        secret = str(data / "controller" / "cluster.secret")
+        told = ask(capsys, servers, *words, "--command-config", secret)
         assert told == [{"topic": "t", "partition": 0, "result": "aborted"}]
         (remembered,) = ask(capsys, servers, "describe-producers", *where)
         assert remembered["CurrentTransactionStartOffset"] is None
-        words = ("abort", *where, "--start-offset", str(offset), "--bootstrap-server", servers)
-        assert main(["transactions", *words]) == 1
+        assert main(["transactions", *words, "--bootstrap-server", servers]) == 1
         assert "no transaction in t-0 is open since there" in capsys.readouterr().err
         producer.abort_transaction()
 

@@ -23,7 +23,7 @@ from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.accumulator.intake_cy import Intake
 from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
-from trimtab.system.waiting import new_lock
+from trimtab.threads.waiting import new_lock
 
 
 class Index:
@@ -148,7 +148,7 @@ def outcomes() -> list[tuple[str, str]]:
             found += [(shown, _outcome(partial(sender.send, **record))) for _ in range(2)]
     settled = make_accumulator()
     delivery = Sender(settled).send("topic", b"v", partition=0, timestamp=5)
-    settled.complete(settled.take(settled.topic("topic").queues[0]), 7, -1)
+    settled.complete(settled.take_batch(settled.topic("topic").queues[0]), 7, -1)
     for value in _values():
         for method in ("result", "exception", "add_done_callback"):
             if value is not print:

@@ -6,35 +6,39 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from trimtab.errors import ErrorCode
-from trimtab.records import TopicPartition
-from trimtab.sim.world import World
-from trimtab.wire.batch_cy import BatchBuilder
-from trimtab.wire.batch_header import restamp
-from trimtab.wire.codec import decode
-from trimtab.wire.framing import FrameProtocol, decode_request_header, encode_response
-from trimtab.wire.messages import APIS
-from trimtab.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from trimtab.wire.messages.fetch import (
+from trimtab.kafka.errors import ErrorCode
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.batch_cy import BatchBuilder
+from trimtab.kafka.wire.batch_header import restamp
+from trimtab.kafka.wire.codec import decode
+from trimtab.kafka.wire.framing import FrameProtocol, decode_request_header, encode_response
+from trimtab.kafka.wire.messages import APIS
+from trimtab.kafka.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from trimtab.kafka.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
 )
-from trimtab.wire.messages.list_offsets import (
+from trimtab.kafka.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from trimtab.wire.messages.metadata import (
+from trimtab.kafka.wire.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from trimtab.wire.schema import Request
+from trimtab.kafka.wire.schema import Request
+from trimtab.sim.world import World
 
 PORT = 9092
 

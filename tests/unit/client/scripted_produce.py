@@ -11,18 +11,21 @@ from typing import Any, Unpack
 from tests.unit.client.scripted_broker import NO_ANSWER, ScriptedCluster
 from trimtab.client.network.option_types import ProducerOptions
 from trimtab.client.producer import AsyncProducer
-from trimtab.errors import ErrorCode
-from trimtab.records import TopicPartition
-from trimtab.sim.world import World
-from trimtab.storage.producer_state import ProducerState
-from trimtab.wire.batch_cy import read_header, read_records
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from trimtab.wire.messages.produce import (
+from trimtab.cluster.storage.producer_state import ProducerState
+from trimtab.kafka.errors import ErrorCode
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.batch_cy import read_header, read_records
+from trimtab.kafka.wire.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from trimtab.kafka.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
+from trimtab.sim.world import World
 
 Refuse = Callable[[TopicPartition, int, int], ErrorCode]
 
@@ -82,7 +85,7 @@ class ProduceCluster:
         if code is not ErrorCode.NONE:
             return code, -1
         state = self.producers.setdefault(partition, ProducerState())
-        verdict = state.check(header)
+        verdict = state.check_batch(header)
         if verdict.duplicate is not None:
             return ErrorCode.NONE, verdict.duplicate.first_offset
         if verdict.error is not ErrorCode.NONE:
@@ -90,7 +93,7 @@ class ProduceCluster:
         offset = len(log)
         log.extend(r.value for r in read_records(partition.topic, partition.partition, records, 0))
         if header.producer_id >= 0:
-            state.append(header, offset, 0)
+            state.note_stored(header, offset, 0)
         return ErrorCode.NONE, offset
 
     @asynccontextmanager

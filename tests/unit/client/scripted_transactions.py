@@ -16,38 +16,44 @@ from tests.unit.client.scripted_broker import (
     ScriptedCluster,
 )
 from trimtab.client.producer import AsyncProducer
-from trimtab.errors import ErrorCode
-from trimtab.records import TopicPartition
-from trimtab.sim.world import World
-from trimtab.wire.batch_cy import read_header, read_records
-from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from trimtab.wire.messages.add_partitions_to_txn import (
+from trimtab.kafka.errors import ErrorCode
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.batch_cy import read_header, read_records
+from trimtab.kafka.wire.messages.add_offsets_to_txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+)
+from trimtab.kafka.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
 )
-from trimtab.wire.messages.api_versions import ApiVersionsRequest, FinalizedFeatureKey
-from trimtab.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from trimtab.wire.messages.find_coordinator import (
+from trimtab.kafka.wire.messages.api_versions import ApiVersionsRequest, FinalizedFeatureKey
+from trimtab.kafka.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from trimtab.kafka.wire.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from trimtab.wire.messages.metadata import MetadataRequest
-from trimtab.wire.messages.produce import (
+from trimtab.kafka.wire.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from trimtab.kafka.wire.messages.metadata import MetadataRequest
+from trimtab.kafka.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
-from trimtab.wire.messages.txn_offset_commit import (
+from trimtab.kafka.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from trimtab.sim.world import World
 
 KAFKA_2_1 = {
     ProduceRequest: (0, 7),

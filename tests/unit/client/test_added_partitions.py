@@ -11,9 +11,9 @@ import pytest
 
 from tests.unit.client.scripted_produce import ProduceCluster
 from trimtab import Admin, Cluster, Producer
-from trimtab.errors import Unavailable, UsageError
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.metadata import MetadataRequest
+from trimtab.kafka.errors import Unavailable, UsageError
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.metadata import MetadataRequest
 
 
 def add_partition(kafka: ProduceCluster) -> None:

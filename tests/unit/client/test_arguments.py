@@ -13,13 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.blocking.admin import Admin
-from trimtab.blocking.consumer import Consumer
-from trimtab.blocking.producer import Producer
 from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.accumulator.table import TableDelivery
 from trimtab.client.admin import AsyncAdmin, NewTopic
-from trimtab.client.arguments import (
+from trimtab.client.blocking.admin import Admin
+from trimtab.client.blocking.consumer import Consumer
+from trimtab.client.blocking.producer import Producer
+from trimtab.client.consumer import AsyncConsumer
+from trimtab.client.producer import AsyncProducer
+from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
+from trimtab.cluster.embedded import Cluster
+from trimtab.kafka.arguments import (
+    checked_each,
     checked_integer,
     checked_partition,
     checked_partitions,
@@ -28,11 +33,7 @@ from trimtab.client.arguments import (
     checked_topic,
     checked_wait_ms,
 )
-from trimtab.client.consumer import AsyncConsumer
-from trimtab.client.producer import AsyncProducer
-from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
-from trimtab.cluster import Cluster
-from trimtab.errors import KafkaError, UsageError
+from trimtab.kafka.errors import KafkaError, UsageError
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -206,7 +207,6 @@ CALLS: dict[type, dict[str, dict[str, Any]]] = {
     Consumer: {
         "assign": {"partitions": [("t", 0)]},
         "seek": {"partition": ("t", 0), "offset": 0, "end": None},
-        "list_batch_sizes": {"wanted": {("t", 0): (0, 1, 1)}},
         "poll": {"timeout_ms": 0, "max_records": 1},
         "fetch_batches": {"timeout_ms": 0},
         "arrow": {"max_bytes": 1, "timeout_ms": 0, "columns": ["value"]},
@@ -241,7 +241,7 @@ CALLS: dict[type, dict[str, dict[str, Any]]] = {
             "isolation": "read_committed",
         },
         "describe_configs": {"kind": "topic", "name": "t"},
-        "describe_topic_configs": {"names": ["t"]},
+        "describe_topic_configs": {"names": ["t"], "options": ["retention.ms"]},
         "alter_configs": {
             "kind": "topic",
             "name": "t",
@@ -252,6 +252,7 @@ CALLS: dict[type, dict[str, dict[str, Any]]] = {
         },
         "alter_reassignments": {"targets": {}, "allow_replication_factor_change": False},
         "list_reassignments": {"partitions": [("t", 0)]},
+        "list_replica_ends": {"replicas": {0: [("t", 0)]}},
         "describe_log_dirs": {"brokers": [0]},
         "cluster": {"timeout_ms": 1000, "include_fenced": False},
         "unregister_broker": {"broker": 99},
@@ -396,6 +397,8 @@ def test_times_to_wait() -> None:
         checked_seconds("timeout", timedelta(seconds=1))
     with pytest.raises(UsageError, match="timeout_ms=None: must be a number of milliseconds"):
         checked_wait_ms("timeout_ms", None)
+    with pytest.raises(UsageError, match=r"milliseconds, as by its \.total_seconds\(\) \* 1000"):
+        checked_wait_ms("timeout_ms", timedelta(seconds=1))
 
 
 def test_numbers_and_names() -> None:
@@ -457,3 +460,10 @@ def test_a_closed_producer_says_so_by_its_name(cluster: Cluster) -> None:
     for call in calls:
         with pytest.raises(UsageError, match=r"^Producer\('127.*'\) is closed; make a new one"):
             call()
+
+
+def test_a_list_where_partitions_come_one_by_one_is_refused_with_the_star() -> None:
+    for wrong in ([("t", 0)], [("t", 0), ("t", 1)], [], {("t", 0)}):
+        with pytest.raises(UsageError, match=r"one by one; write pause\(\*partitions\)"):
+            checked_each("pause", [wrong])
+    assert checked_each("pause", [("t", 0), ["t", 1]]) == [("t", 0), ("t", 1)]

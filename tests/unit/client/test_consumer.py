@@ -1,9 +1,13 @@
 """The consumer, with its fetcher (`trimtab.client.fetcher.fetcher`), against brokers that answer by
-script, in virtual time."""
+script, in virtual time.
+
+Long because the cases share one script of brokers, and stand in the order of a consumer's life.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -18,13 +22,13 @@ from tests.unit.client.scripted_broker import (
     refuse_fetch,
 )
 from trimtab.client.consumer import AsyncConsumer
-from trimtab.errors import BrokerError, CorruptData, ErrorCode, Unavailable, UsageError
-from trimtab.records import Record, TopicPartition
+from trimtab.kafka.errors import BrokerError, CorruptData, ErrorCode, Unavailable, UsageError
+from trimtab.kafka.records import Record, TopicPartition
+from trimtab.kafka.wire.batch_cy import read_records
+from trimtab.kafka.wire.messages.fetch import FetchRequest, FetchResponse
+from trimtab.kafka.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from trimtab.kafka.wire.messages.metadata import MetadataRequest
 from trimtab.sim.world import World
-from trimtab.wire.batch_cy import read_records
-from trimtab.wire.messages.fetch import FetchRequest, FetchResponse
-from trimtab.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from trimtab.wire.messages.metadata import MetadataRequest
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -659,3 +663,35 @@ async def test_a_poll_that_is_cancelled_loses_nothing(
             await polling
         cluster.logs[T0].append(batch(6, b"later"))
         assert offsets(await consumer.poll(20_000)) == [6]
+
+
+async def test_a_cluster_that_cannot_be_reached_is_a_warning_and_a_problem(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with AsyncConsumer("nowhere:1", random=world.random("consumer")) as consumer:
+        consumer.assign([T0])
+        assert await consumer.poll(2_500) == []
+        assert "nowhere:1" in str(consumer.problem())
+        assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+        assert await consumer.poll(600_000) == []
+        warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+        assert all("nowhere:1" in record.getMessage() for record in warnings)
+        assert 2 <= len(warnings) < 12, "seldom"
+
+
+async def test_a_partition_that_does_not_exist_is_a_problem(
+    world: World, cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with await consume(cluster) as consumer:
+        consumer.assign([T0])
+        assert await consumer.poll(1_000)
+        assert consumer.problem() is None
+        consumer.assign([("typo", 0)])
+        consumer.seek(("typo", 0), 1)
+        assert await consumer.poll(8_000) == []
+        assert "create it first" in str(consumer.problem())
+        assert any(
+            "topic typo" in record.getMessage()
+            for record in caplog.records
+            if record.levelno == logging.WARNING
+        )

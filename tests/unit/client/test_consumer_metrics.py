@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.broker.conftest import Lab, lab
 from tests.unit.client.group.test_group_consumer import PROTOCOLS, QUICK, consumer, fill, read
+from tests.unit.cluster.broker.conftest import Lab, lab
 from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.metrics_cy import Values
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 __all__ = ["lab"]
 
@@ -76,8 +76,9 @@ def test_polls_are_timed() -> None:
     metrics, clock = measured()
     assert math.isnan(of(metrics, "consumer-metrics")["last-poll-seconds-ago"])
     for _ in range(3):
-        with metrics.polling():
-            clock.now += 1.0
+        metrics.poll_began()
+        clock.now += 1.0
+        metrics.poll_ended()
         clock.now += 3.0
     values = of(metrics, "consumer-metrics")
     assert values["time-between-poll-max"] == values["time-between-poll-avg"] == 4000

@@ -12,16 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from trimtab.blocking.admin import Admin
-from trimtab.blocking.consumer import Consumer
-from trimtab.blocking.producer import Producer
 from trimtab.client.accumulator.table import TableError
+from trimtab.client.blocking.admin import Admin
+from trimtab.client.blocking.consumer import Consumer
+from trimtab.client.blocking.producer import Producer
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
 from trimtab.client.producer import AsyncProducer
 from trimtab.client.topic_view import TopicView
-from trimtab.cluster import Cluster
-from trimtab.errors import BrokerError, ErrorCode, Unavailable
-from trimtab.records import Record, TimestampType
+from trimtab.cluster.embedded import Cluster
+from trimtab.kafka.errors import BrokerError, ErrorCode, Unavailable
+from trimtab.kafka.records import Record, TimestampType
 
 Make = Callable[..., Any]
 NOW_MS = 1_700_000_000_250
@@ -71,13 +71,13 @@ def test_a_delivery_that_failed_has_its_record_and_others_have_none(accumulator:
     seen: list[Any] = []
     deliveries = [send(accumulator, number, seen.append) for number in range(4)]
     assert [delivery.record for delivery in deliveries] == [None] * 4
-    batch = accumulator.take(accumulator.topic("topic").queues[1])
+    batch = accumulator.take_batch(accumulator.topic("topic").queues[1])
     accumulator.fail(batch, Unavailable("gone"))
     assert [delivery.record for delivery in deliveries] == [record(n) for n in range(4)]
     assert [delivery.record for delivery in seen] == [record(n) for n in range(4)]
 
     stored = send(accumulator, 9)
-    batch = accumulator.take(accumulator.topic("topic").queues[1])
+    batch = accumulator.take_batch(accumulator.topic("topic").queues[1])
     accumulator.complete(batch, 7, -1)
     assert stored.result().offset == 7
     assert stored.record is None
@@ -88,7 +88,7 @@ def test_only_a_batch_that_failed_keeps_its_bytes(accumulator: Any) -> None:
     for fails in (False, True, True, False):
         for _ in range(3):
             held = accumulator.append("topic", b"x" * 280, None, None, 1, NOW_MS)
-        batch = accumulator.take(queue)
+        batch = accumulator.take_batch(queue)
         kept, used = accumulator.pool.kept, accumulator.used
         if fails:
             accumulator.fail(batch, Unavailable("gone"))
@@ -103,10 +103,10 @@ def test_only_a_batch_that_failed_keeps_its_bytes(accumulator: Any) -> None:
 def test_the_records_of_a_batch_that_was_split_are_found_in_its_parts(accumulator: Any) -> None:
     deliveries = [send(accumulator, number) for number in range(5)]
     queue = accumulator.topic("topic").queues[1]
-    accumulator.split(accumulator.take(queue))
+    accumulator.split(accumulator.take_batch(queue))
     assert len(accumulator.incomplete_batches()) == 5
     for number in range(5):
-        part = accumulator.take(queue)
+        part = accumulator.take_batch(queue)
         if number % 2:
             accumulator.fail(part, Unavailable("gone"))
         else:
@@ -121,12 +121,12 @@ def test_parts_of_several_records_have_each_its_own(make: Make) -> None:
     queue = accumulator.topic("topic").queues[1]
     queue.topic_queues.compression_ratio = 0.1  # so that a batch is larger than batch.size
     deliveries = [send(accumulator, number) for number in range(100)]
-    accumulator.split(accumulator.take(queue))
+    accumulator.split(accumulator.take_batch(queue))
     counts = [batch.count for batch in queue.batches]
     assert len(counts) > 1
     assert min(counts[:-1]) > 1
     for _ in counts:
-        accumulator.fail(accumulator.take(queue), Unavailable("gone"))
+        accumulator.fail(accumulator.take_batch(queue), Unavailable("gone"))
     assert [delivery.record for delivery in deliveries] == [record(n) for n in range(100)]
 
 
@@ -135,12 +135,12 @@ def test_unacknowledged_records_are_counted_through_splits_and_failures(accumula
     for number in range(5):
         send(accumulator, number)
     assert accumulator.unacknowledged == 5
-    batch = accumulator.take(queue)
+    batch = accumulator.take_batch(queue)
     assert accumulator.unacknowledged == 5
     accumulator.split(batch)
     assert accumulator.unacknowledged == 5
-    accumulator.complete(accumulator.take(queue), 0, -1)
-    accumulator.fail(accumulator.take(queue), Unavailable("gone"))
+    accumulator.complete(accumulator.take_batch(queue), 0, -1)
+    accumulator.fail(accumulator.take_batch(queue), Unavailable("gone"))
     assert accumulator.unacknowledged == 3
 
 
@@ -179,7 +179,7 @@ def test_purge_drops_waiting_records_and_returns_their_number(idle: Producer) ->
 def test_purge_leaves_records_in_flight(idle: Producer) -> None:
     under_way = idle.send("topic", b"under way", partition=0)
     accumulator = idle._core.accumulator
-    accumulator.take(accumulator.topic("topic").queues[0])
+    accumulator.take_batch(accumulator.topic("topic").queues[0])
     waiting = idle.send("topic", b"waiting", partition=0)
     assert idle.purge() == 1
     assert (under_way.done(), waiting.done()) == (False, True)

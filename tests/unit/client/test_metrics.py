@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from trimtab.blocking.producer import Producer
+from trimtab.client.blocking.producer import Producer
 from trimtab.client.metrics_cy import ProducerMetrics, Sampled
 from trimtab.client.topic_view import TopicView
-from trimtab.cluster import Cluster
-from trimtab.errors import Unavailable
+from trimtab.cluster.embedded import Cluster
+from trimtab.kafka.errors import Unavailable
 
 WINDOW = 30.0
 
@@ -39,20 +39,20 @@ def sampled(samples: int = 2) -> Sampled:
 
 def test_a_rate_counts_a_full_window_before_one_has_passed() -> None:
     quantity = sampled()
-    quantity.add(300, 0.0)
+    quantity.record_amount(300, 0.0)
     assert quantity.rate(1.0) == pytest.approx(300 / 31)
 
 
 def test_a_rate_is_of_the_time_since_the_oldest_window_began() -> None:
     quantity = sampled()
     for second in range(50):
-        quantity.add(10, float(second))
+        quantity.record_amount(10, float(second))
     assert quantity.rate(50.0) == pytest.approx(10.0)
 
 
 def test_windows_that_are_too_old_count_no_more_but_in_the_total() -> None:
     quantity = sampled()
-    quantity.add(300, 0.0)
+    quantity.record_amount(300, 0.0)
     assert quantity.rate(60.0) == 0.0
     assert math.isnan(quantity.average(60.0))
     assert math.isnan(quantity.maximum(60.0))
@@ -61,9 +61,9 @@ def test_windows_that_are_too_old_count_no_more_but_in_the_total() -> None:
 
 def test_an_average_and_a_maximum_are_of_the_recent_windows() -> None:
     quantity = sampled()
-    quantity.add(1_000, 0.0)
-    quantity.add(20, 40.0)
-    quantity.add(40, 75.0)
+    quantity.record_amount(1_000, 0.0)
+    quantity.record_amount(20, 40.0)
+    quantity.record_amount(40, 75.0)
     assert quantity.average(75.0) == 30.0
     assert quantity.maximum(75.0) == 40.0
 
@@ -71,7 +71,7 @@ def test_an_average_and_a_maximum_are_of_the_recent_windows() -> None:
 def test_no_more_windows_are_kept_than_asked_for() -> None:
     quantity = sampled(samples=3)
     for minute in range(1_000):
-        quantity.add(1, minute * WINDOW)
+        quantity.record_amount(1, minute * WINDOW)
     assert quantity.windows <= 3
 
 

@@ -1,4 +1,7 @@
-"""The options of producer, consumer and admin against Kafka's own, and against each other."""
+"""The options of producer, consumer and admin against Kafka's own, and against each other.
+
+Long because the options of three clients are compared with each other.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ import pytest
 
 from trimtab.client.network.authentication import OAuthBearer, Plain, Scram
 from trimtab.client.network.connection_options import connection_options
-from trimtab.client.network.options import Options, parse_jaas_config
+from trimtab.client.network.jaas import parse_jaas_config
+from trimtab.client.network.options import Options
 from trimtab.client.network.refused_options import FOREIGN, NO_OPS
 from trimtab.client.options import (
     ADMIN,
@@ -21,8 +25,8 @@ from trimtab.client.options import (
     gather_options,
     producer_options,
 )
-from trimtab.config import INT_MAX, OptionTable, Password, write
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.options import INT_MAX, OptionTable, Password, write
 
 SERVER = "127.0.0.1:9092"
 
@@ -64,6 +68,14 @@ KAFKA_PRODUCER: Mapping[str, object] = {
     "retry.backoff.max.ms": 1000,
     "retry.backoff.ms": 100,
     "sasl.jaas.config": None,
+    "sasl.login.callback.handler.class": None,
+    "sasl.login.retry.backoff.max.ms": 10_000,
+    "sasl.login.retry.backoff.ms": 100,
+    "sasl.oauthbearer.client.credentials.client.id": None,
+    "sasl.oauthbearer.client.credentials.client.secret": None,
+    "sasl.oauthbearer.header.urlencode": False,
+    "sasl.oauthbearer.scope": None,
+    "sasl.oauthbearer.token.endpoint.url": None,
     "security.protocol": "PLAINTEXT",
     "send.buffer.bytes": 131072,
     "socket.connection.setup.timeout.max.ms": 30000,
@@ -84,6 +96,8 @@ KAFKA_PRODUCER: Mapping[str, object] = {
 """The options that Kafka 4.4's `ProducerConfig` and ours share, with its defaults."""
 
 OTHER_DEFAULTS: Mapping[str, object] = {
+    "sasl.login.connect.timeout.ms": 10_000,  # Kafka: none, so for ever
+    "sasl.login.read.timeout.ms": 10_000,
     "sasl.mechanism": None,  # Kafka: GSSAPI
     "ssl.keystore.type": "PEM",  # Kafka: JKS
     "ssl.truststore.type": "PEM",
@@ -103,27 +117,23 @@ bootstrap.resolve.timeout.ms buffer.memory.allocation.strategy config.providers 
 interceptor.classes key.serializer metadata.cluster.check.enable metric.reporters
 metrics.recording.level sasl.client.callback.handler.class sasl.kerberos.kinit.cmd
 sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter
-sasl.kerberos.ticket.renew.window.factor sasl.login.callback.handler.class sasl.login.class
-sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
+sasl.kerberos.ticket.renew.window.factor sasl.login.class sasl.login.refresh.buffer.seconds
 sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor
-sasl.login.refresh.window.jitter sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms
-sasl.oauthbearer.allow.unverified.audience sasl.oauthbearer.allow.unverified.issuer
-sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
-sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
-sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
-sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file
-sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase
-sasl.oauthbearer.assertion.template.file sasl.oauthbearer.client.credentials.client.id
-sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.clock.skew.seconds
-sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer
-sasl.oauthbearer.header.urlencode sasl.oauthbearer.jwks.endpoint.refresh.ms
+sasl.login.refresh.window.jitter sasl.oauthbearer.allow.unverified.audience
+sasl.oauthbearer.allow.unverified.issuer sasl.oauthbearer.assertion.algorithm
+sasl.oauthbearer.assertion.claim.aud sasl.oauthbearer.assertion.claim.exp.seconds
+sasl.oauthbearer.assertion.claim.iss sasl.oauthbearer.assertion.claim.jti.include
+sasl.oauthbearer.assertion.claim.nbf.seconds sasl.oauthbearer.assertion.claim.sub
+sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.private.key.file
+sasl.oauthbearer.assertion.private.key.passphrase sasl.oauthbearer.assertion.template.file
+sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience
+sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.endpoint.refresh.ms
 sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
 sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.jwt.retriever.class
-sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope sasl.oauthbearer.scope.claim.name
-sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url security.providers
-ssl.engine.factory.class ssl.keymanager.algorithm ssl.keystore.password ssl.protocol ssl.provider
-ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.password
-value.serializer
+sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope.claim.name
+sasl.oauthbearer.sub.claim.name security.providers ssl.engine.factory.class ssl.keymanager.algorithm
+ssl.keystore.password ssl.protocol ssl.provider ssl.secure.random.implementation
+ssl.trustmanager.algorithm ssl.truststore.password value.serializer
 """
 """The rest of Kafka 4.4's `ProducerConfig`."""
 
@@ -330,7 +340,6 @@ def test_meaningless_values_are_refused(given: dict[Any, object], why: str) -> N
         (CONSUMER, {"allow_auto_create_topics": False}),
         (ADMIN, {"retries": INT_MAX}),
     ],
-    ids=str,
 )
 def test_a_refused_option_that_asks_for_nothing_is_taken(
     table: OptionTable, given: dict[str, object]
@@ -348,7 +357,6 @@ def test_a_refused_option_that_asks_for_nothing_is_taken(
         (ADMIN, {"retries": 3}, r"default\.api\.timeout\.ms"),
         (PRODUCER, {"unheard_of": None}, "unknown producer option"),
     ],
-    ids=str,
 )
 def test_a_refused_option_that_asks_for_something_is_refused(
     table: OptionTable, given: dict[str, object], why: str
@@ -516,6 +524,19 @@ def test_jaas_that_will_not_do(mechanism: str, text: str, why: str) -> None:
         ({"security_protocol": "SASL_SSL"}, r"sasl\.mechanism is missing"),
         ({"sasl_mechanism": "PLAIN"}, r"security\.protocol=PLAINTEXT does not authenticate"),
         ({"sasl_password": "s3", "security_protocol": "SSL"}, r"SSL does not authenticate"),
+        ({"sasl_oauthbearer_token_endpoint_url": "s3"}, r"PLAINTEXT does not authenticate"),
+        (
+            {
+                "security_protocol": "SASL_SSL",
+                "sasl_mechanism": "PLAIN",
+                "sasl_oauthbearer_client_credentials_client_secret": "s3",
+            },
+            r"client\.secret is for sasl\.mechanism=OAUTHBEARER",
+        ),
+        (
+            {"security_protocol": "SASL_SSL", "sasl_mechanism": "AWS_MSK_IAM"},
+            r"AWS_MSK_IAM is not built.*OAUTHBEARER.*aws-msk-iam-sasl-signer-python",
+        ),
         (
             {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"},
             r"sasl\.username is missing",
@@ -526,7 +547,7 @@ def test_jaas_that_will_not_do(mechanism: str, text: str, why: str) -> None:
         ),
         (
             {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"},
-            r"sasl\.oauthbearer\.token is missing",
+            r"sasl\.oauthbearer\.token\.endpoint\.url is missing.*or sasl\.oauthbearer\.token, a ",
         ),
         (
             {

@@ -12,10 +12,10 @@ import pytest
 from tests.unit.client.scripted_produce import ProduceCluster
 from trimtab.client.partitioner.partitioning import Partitioning
 from trimtab.client.producer import AsyncProducer
-from trimtab.cluster import Cluster
-from trimtab.errors import UsageError
-from trimtab.records import RecordMetadata
-from trimtab.system.waiting import refuse_waiting
+from trimtab.cluster.embedded import Cluster
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import RecordMetadata
+from trimtab.threads.waiting import refuse_waiting
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.metrics_cy import ProducerMetrics, Snapshot
 from trimtab.client.prometheus import ClientCollector
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 
 class Producing:

@@ -14,13 +14,13 @@ import pytest
 
 from tests.unit.client.scripted_broker import ScriptedBroker, ScriptedCluster, batch
 from trimtab.client.consumer import AsyncConsumer
-from trimtab.errors import CorruptData, NotDeserialized, UsageError
-from trimtab.records import Headers, Record, TopicPartition
+from trimtab.kafka.errors import CorruptData, NotDeserialized, UsageError
+from trimtab.kafka.records import Headers, Record, TopicPartition
+from trimtab.kafka.wire.batch_cy import BatchBuilder
+from trimtab.kafka.wire.batch_header import restamp, stamp_append_time, stamp_crc
+from trimtab.kafka.wire.messages.fetch import FetchRequest, FetchResponse
+from trimtab.kafka.wire.messages.list_offsets import ListOffsetsRequest
 from trimtab.sim.world import World
-from trimtab.wire.batch_cy import BatchBuilder
-from trimtab.wire.batch_header import restamp, stamp_append_time, stamp_crc
-from trimtab.wire.messages.fetch import FetchRequest, FetchResponse
-from trimtab.wire.messages.list_offsets import ListOffsetsRequest
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 RECORDS = 6

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.unit.broker.conftest import Lab, lab
 from tests.unit.client.group.test_group_consumer import (
     PROTOCOLS,
     QUICK,
@@ -20,11 +19,12 @@ from tests.unit.client.group.test_group_consumer import (
     numbers,
     read,
 )
+from tests.unit.cluster.broker.conftest import Lab, lab
 from trimtab.client.admin import AsyncAdmin
 from trimtab.client.consumer import AsyncConsumer
 from trimtab.client.group import committed
-from trimtab.errors import BrokerError, ErrorCode, LogTruncation, TopicRecreated
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import BrokerError, ErrorCode, LogTruncation, TopicRecreated, UsageError
+from trimtab.kafka.records import TopicPartition
 
 __all__ = ["lab"]
 
@@ -147,9 +147,24 @@ def test_without_a_reset_it_is_an_error_until_the_reader_seeks(lab: Lab) -> None
     lab.run(scenario, config=QUICK)
 
 
+def test_a_position_of_a_topic_that_is_gone_is_not_read_of_the_present_one(lab: Lab) -> None:
+    async def scenario() -> None:
+        await fill(lab, 2)
+        async with consumer(lab, group_id=None, auto_offset_reset="none") as reader:
+            reader.assign([P0])
+            reader.seek(P0, 0, topic_id=b"\x11" * 16)
+            with pytest.raises(TopicRecreated, match="its id was EREREREREREREREREREREQ and is "):
+                await reader.poll(60_000)
+            with pytest.raises(UsageError, match="topic_id=b'x': give the id's 16 bytes"):
+                reader.seek(P0, 0, topic_id=b"x")
+
+    lab.run(scenario, config=QUICK)
+
+
 def test_the_error_survives_pickling() -> None:
-    error = pickle.loads(pickle.dumps(TopicRecreated("t-0", 10)))
-    assert str(error) == str(TopicRecreated("t-0", 10))
+    error = pickle.loads(pickle.dumps(TopicRecreated("t-0", 10, bytes(16), b"\x11" * 16)))
+    assert str(error) == str(TopicRecreated("t-0", 10, bytes(16), b"\x11" * 16))
+    assert "was AAAAAAAAAAAAAAAAAAAAAA and is EREREREREREREREREREREQ now" in str(error)
     assert (error.position, error.divergence) == (10, -1)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from trimtab.client.options import consumer_options, producer_options
 from trimtab.client.serialization import take_deserializers, take_serializers
-from trimtab.errors import UsageError
-from trimtab.records import InContext
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import InContext
 
 TAKE: dict[str, Callable[[dict[str, object]], Any]] = {
     "serializer": take_serializers,

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from trimtab.client.subscriber import refuse_awaitable
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 
 def test_a_consumer_for_threads_refuses_what_would_have_to_be_awaited() -> None:

@@ -19,18 +19,18 @@ import pytest
 
 from tests.unit.client.scripted_produce import ProduceCluster
 from tests.unit.client.scripted_transactions import make_transaction_cluster
-from trimtab.blocking.admin import Admin
-from trimtab.blocking.consumer import Consumer
-from trimtab.blocking.producer import Producer
 from trimtab.client.admin import AsyncAdmin
+from trimtab.client.blocking.admin import Admin
+from trimtab.client.blocking.consumer import Consumer
+from trimtab.client.blocking.producer import Producer
 from trimtab.client.consumer import AsyncConsumer
 from trimtab.client.producer import AsyncProducer
 from trimtab.client.producer_core import INTERRUPT_GRACE, Core
-from trimtab.cluster import Cluster
-from trimtab.errors import Unavailable
+from trimtab.cluster.embedded import Cluster
+from trimtab.kafka.errors import Unavailable
 from trimtab.sim.world import World
-from trimtab.system import forks
-from trimtab.system.unclosed import close_when_collected
+from trimtab.threads import forks
+from trimtab.threads.unclosed import close_when_collected
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,7 @@ def test_producers_that_are_dropped_deliver_and_hold_nothing(cluster: Cluster) -
     create(cluster, "dropped")
     wait_until_ended("trimtab-clients")
     gc.collect()
-    held, before = descriptors(), (threading.active_count(), len(forks._callbacks))
+    held, threads, callbacks = descriptors(), threading.active_count(), len(forks._callbacks)
     cores: weakref.WeakSet[Core] = weakref.WeakSet()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)
@@ -232,7 +232,9 @@ def test_producers_that_are_dropped_deliver_and_hold_nothing(cluster: Cluster) -
     wait_until_ended("trimtab-clients")
     gc.collect()
     assert len(cores) == 0
-    assert (threading.active_count(), len(forks._callbacks)) == before
+    # Less, if a client of another test has ended meanwhile.
+    assert threading.active_count() <= threads
+    assert len(forks._callbacks) <= callbacks
     # The cluster is of this process, too, and sees its connections end a moment later.
     assert descriptors() < held + 20
 
@@ -363,7 +365,7 @@ async def test_closing_unattended_ends_in_time_and_counts_records_of_split_batch
         deliveries = [await producer.send("topic", b"%d" % i, partition=i % 2) for i in range(10)]
         accumulator = producer._core.accumulator
         queue = accumulator.topic("topic").queues[0]
-        batch = accumulator.take(queue)
+        batch = accumulator.take_batch(queue)
         accumulator.split(batch)
         for broker in kafka.cluster.brokers.values():
             broker.stop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 SEND = """
@@ -256,7 +258,7 @@ def test_partitions_losses_of_power_and_full_disks_end_with_the_test(
 from trimtab import Admin
 
 @pytest.mark.kafka_topic(partitions=3)
-@pytest.mark.parametrize("fault", ["partition", "power_loss", "disk_full"])
+@pytest.mark.parametrize("fault", ["isolate", "power_loss", "disk_full"])
 def test_away(kafka_cluster, kafka_faults, kafka_topic, kafka_records, fault):
     options = {"acks": "all", "linger_ms": 0, "request_timeout_ms": 1000}
     with Producer(kafka_cluster.bootstrap_servers, **options) as producer:
@@ -277,8 +279,8 @@ def test_in_touch(kafka_cluster, kafka_topic):
         assert set(partition.in_sync_replicas) == {0, 1, 2}
 
 def test_ended_by_the_test(kafka_cluster, kafka_faults, kafka_topic):
-    kafka_faults.partition(0, 1)
-    kafka_faults.partition(2)
+    kafka_faults.isolate(0, 1)
+    kafka_faults.isolate(2)
     kafka_faults.heal()
     kafka_faults.disk_full(0)
     send(kafka_cluster, kafka_topic, b"a")
@@ -303,7 +305,7 @@ def test_several_faults_of_a_broker_end_with_the_test(
         pytester,
         """
 def test_broken(kafka_cluster, kafka_faults):
-    kafka_faults.partition(1)
+    kafka_faults.isolate(1)
     kafka_faults.disk_full(1)
     kafka_faults.disk_full(2)
     kafka_faults.slow(0)
@@ -414,11 +416,11 @@ async def test_faults(virtual_kafka):
             await virtual_kafka.stop(broker)
             await send()
             await virtual_kafka.start(broker)
-            virtual_kafka.partition(broker)
+            virtual_kafka.isolate(broker)
             await send()
             virtual_kafka.heal()
             await asyncio.sleep(60)
-            virtual_kafka.partition(broker, (broker + 1) % 3)
+            virtual_kafka.isolate(broker, (broker + 1) % 3)
             await send()
             virtual_kafka.heal()
             await asyncio.sleep(60)
@@ -469,6 +471,53 @@ async def test_deadlock():
     )
     done.assert_outcomes(failed=1)
     done.stdout.fnmatch_lines(["*deadlock at virtual time*"])
+
+
+def test_a_failure_shows_the_line_of_the_test_and_what_its_objects_are(
+    pytester: pytest.Pytester,
+) -> None:
+    tests = """
+def test_wrong(kafka_cluster, kafka_topic):
+    with Producer(kafka_cluster.bootstrap_servers) as producer:
+        producer.send(kafka_topic, "text")  # the line
+
+@pytest.mark.virtual_time
+async def test_virtual(virtual_kafka):
+    virtual_kafka.kill(9)  # the line
+"""
+    done = run(pytester, tests)
+    done.assert_outcomes(failed=2)
+    done.stdout.fnmatch_lines(
+        [
+            "kafka_cluster = <Cluster at 127.0.0.1:*>*",
+            "*the line",
+            "E *UsageError: record value is of type str*",
+            "*the line",
+            "E *UsageError: broker=9: must be from 0 to 2",
+            "E *virtual world: seed 0, at 0*",
+        ]
+    )
+    done.stdout.no_fnmatch_line("*trimtab/*.py*")
+    done.stdout.no_fnmatch_line("*the last events*")
+    assert "arguments.py" in run(pytester, tests, "--full-trace").stdout.str()
+
+
+def test_a_port_that_is_taken_is_an_error_that_says_what_to_do(pytester: pytest.Pytester) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run(
+            pytester,
+            f"""
+@pytest.fixture(scope="session")
+def kafka_options():
+    return {{"ports": {port}}}
+
+def test_any(kafka_topic):
+    pass
+""",
+        )
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines([f"kafka_options={{'ports': {port}}}:*in use*leave `ports` out*"])
 
 
 def test_a_wrong_use_of_virtual_time_says_what_to_do(pytester: pytest.Pytester) -> None:

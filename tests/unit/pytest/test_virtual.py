@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 from trimtab.pytest.virtual import run_in_virtual_time
+from trimtab.sim.loop import StalledError
 from trimtab.sim.world import START_MS, World
 
 
@@ -67,7 +71,85 @@ def test_a_test_ends_within_its_limit() -> None:
             await asyncio.sleep(1)
 
     with World(seed=1) as world:
-        with pytest.raises(UsageError, match="not ended within 5 virtual seconds"):
+        place = rf"waits at {re.escape(__file__)}:\d+"
+        with pytest.raises(StalledError, match=f"not ended within 5 virtual seconds.*{place}"):
             run_in_virtual_time(world, ask_for_ever(), 5)
         assert 5 <= world.loop.time() < 7
         run_in_virtual_time(world, asyncio.sleep(4), 5)  # counted from its begin
+
+
+async def wait_for_an_event() -> None:
+    await asyncio.Event().wait()
+
+
+async def wait_for_tasks() -> None:
+    event = asyncio.Event()
+    await asyncio.gather(event.wait(), event.wait())
+
+
+async def wait_for_a_queue() -> None:
+    await asyncio.Queue[int]().get()
+
+
+@pytest.mark.parametrize("wait", [wait_for_an_event, wait_for_tasks, wait_for_a_queue])
+def test_a_test_that_nothing_can_wake_fails_though_others_go_on(
+    wait: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    async def tick() -> None:
+        while True:  # noqa: ASYNC110
+            await asyncio.sleep(1)
+
+    with World(seed=1) as world:
+        ticking = world.loop.create_task(tick())
+        with pytest.raises(StalledError, match=rf"waits at {re.escape(__file__)}:\d+: no timer"):
+            run_in_virtual_time(world, wait(), None)
+        assert world.loop.time() < 200
+        ticking.cancel()
+
+
+async def wait_for_a_timer() -> None:
+    event = asyncio.Event()
+    asyncio.get_running_loop().call_later(10_000, event.set)
+    await event.wait()
+
+
+async def wait_for_a_task() -> None:
+    event = asyncio.Event()
+
+    async def set_later() -> None:
+        await asyncio.sleep(10_000)
+        event.set()
+
+    setting = asyncio.create_task(set_later())
+    await event.wait()
+    await setting
+
+
+async def wait_for_its_time() -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(10_000):
+            await asyncio.Event().wait()
+
+
+async def wait_for_a_connection() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(10_000)
+        writer.write(b"!")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "node", 9092)
+    reader, writer = await asyncio.open_connection("node", 9092)
+    assert await reader.read() == b"!"
+    writer.close()
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "wait", [wait_for_a_timer, wait_for_a_task, wait_for_its_time, wait_for_a_connection]
+)
+def test_a_test_that_something_can_wake_goes_on(
+    wait: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    with World(seed=1) as world:
+        run_in_virtual_time(world, wait(), None)
+        assert world.loop.time() >= 10_000

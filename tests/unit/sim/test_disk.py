@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from trimtab.errors import UsageError
+from trimtab.cluster.storage.storage import StorageError
+from trimtab.kafka.errors import UsageError
 from trimtab.sim.disk import VirtualDisk
-from trimtab.storage.storage import StorageError
 
 
 def test_it_is_a_tree_of_files() -> None:

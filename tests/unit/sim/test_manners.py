@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import cast
 
 import pytest
+import uvloop
 
-from trimtab.runtime.event_loop import new_event_loop
+import trimtab
 from trimtab.sim.world import World
+from trimtab.threads.event_loop import new_event_loop
 
 
 class End(asyncio.Protocol):
@@ -148,3 +152,139 @@ def test_protocols_see_the_same_on_the_virtual_loop_as_on_real_loops(
         ]
 
     assert on_virtual_loop(converse) == on_real_loop(converse, new_loop())
+
+
+SOURCES = Path(trimtab.__file__).parent
+NOT_OF_LOOPS = {("cluster/coordinator", "max_size"), ("cli", "when"), ("spark", "when")}
+"""Names that loops differ in, but which are something else in that room."""
+
+Names = dict[str, set[str]]
+
+
+async def name_everything() -> Names:
+    """The public names of what a loop gives its users."""
+    loop = asyncio.get_running_loop()
+
+    async def work() -> None:
+        pass
+
+    served, client = End(), End()
+    server = await meet(served, client)
+    task = loop.create_task(work())
+    await task
+    found = {
+        "loop": loop,
+        "handle": loop.call_soon(int),
+        "timer": loop.call_later(1000, int),
+        "late timer": loop.call_at(loop.time() - 1, int),
+        "timer without delay": loop.call_later(0, int),
+        "future": loop.create_future(),
+        "task": task,
+        "server": server,
+        "client's transport": client.transport,
+        "server's transport": served.transport,
+    }
+    found["timer"].cancel()  # type: ignore[attr-defined]
+    client.transport.close()
+    await asyncio.gather(served.lost, client.lost)
+    return {kind: _list_names(each) for kind, each in found.items()}
+
+
+def _list_names(one: object) -> set[str]:
+    return {name for name in dir(one) if not name.startswith("_")}
+
+
+def used_names() -> dict[str, str]:
+    """Every attribute that the sources use outside the simulation, and where."""
+    return {
+        node.attr: f"{path.relative_to(SOURCES)}:{node.lineno}"
+        for path in SOURCES.rglob("*.py")
+        if path.parent.name != "sim"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and not any(
+            str(path.relative_to(SOURCES)).startswith(room) and node.attr == name
+            for room, name in NOT_OF_LOOPS
+        )
+    }
+
+
+def test_the_sources_use_only_what_all_loops_have() -> None:
+    async def look() -> object:
+        return await name_everything()
+
+    virtual = cast(Names, on_virtual_loop(look))
+    real = [
+        cast(Names, on_real_loop(look, new_loop()))
+        for new_loop in (asyncio.SelectorEventLoop, uvloop.new_event_loop)
+    ]
+    used = used_names()
+    for kind in virtual:
+        some = set.union(*(each[kind] for each in real))
+        all_have = set.intersection(virtual[kind], *(each[kind] for each in real))
+        wrong = {name: used[name] for name in used.keys() & (some - all_have)}
+        assert not wrong, f"not every loop's {kind} has it"
+
+
+async def set_timers() -> object:
+    """What runs, and in which order, of timers that are late, due, cancelled and put off."""
+    loop = asyncio.get_running_loop()
+    ran: list[object] = []
+    start = loop.time()
+    late = loop.call_at(start - 5, ran.append, "late")
+    loop.call_at(start, ran.append, "due")
+    loop.call_later(-1, ran.append, "before now")
+    cancelled = loop.call_at(start - 5, ran.append, "cancelled")
+    cancelled.cancel()
+    later = loop.call_later(0.02, ran.append, "later")
+    never = loop.call_later(1000, ran.append, "never")
+    never.cancel()
+    never.cancel()
+    loop.call_soon(ran.append, "soon")
+    ran.append([each.cancelled() for each in (late, cancelled, later, never)])
+    await asyncio.sleep(0.05)
+    late.cancel()  # it has run
+    return sorted(map(str, ran)), cancelled.cancelled(), never.cancelled()
+
+
+async def fail_in_callbacks() -> object:
+    """Who is told of an exception in a timer, in a callback and in a transport's protocol."""
+    loop = asyncio.get_running_loop()
+    told: list[str] = []
+    loop.set_exception_handler(lambda _, context: told.append(str(context.get("exception"))))
+
+    def fail(name: str) -> None:
+        raise RuntimeError(name)
+
+    loop.call_soon(fail, "soon")
+    loop.call_at(loop.time() - 1, fail, "late")
+    loop.call_later(0.01, fail, "later")
+    await asyncio.sleep(0.03)
+    return sorted(told)
+
+
+async def use_a_closed_transport() -> object:
+    """What may be done with a transport once it closes, and once it is lost."""
+    served, client = End(), End()
+    await meet(served, client)
+    client.transport.close()
+    asked: list[object] = []
+    for _ in range(2):
+        transport = client.transport
+        asked.append(transport.is_closing())
+        transport.pause_reading()
+        transport.resume_reading()
+        transport.close()
+        transport.abort()
+        asked.append(transport.get_write_buffer_size())
+        asked.append(transport.get_extra_info("no such name", "default"))
+        await asyncio.gather(served.lost, client.lost)
+    return asked, client.events, served.events
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.SelectorEventLoop, uvloop.new_event_loop])
+@pytest.mark.parametrize("use", [set_timers, fail_in_callbacks, use_a_closed_transport])
+def test_what_the_sources_use_does_the_same_on_each_loop(
+    use: Conversation, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    assert on_virtual_loop(use) == on_real_loop(use, new_loop())

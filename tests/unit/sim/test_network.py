@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 from trimtab.sim.connection import WINDOW_BYTES
-from trimtab.sim.network import ANY, Link
+from trimtab.sim.network import ANY, NetworkLink
 from trimtab.sim.world import World
 
-SWIFT = Link(latency_ms_min=1, latency_ms_mean=1)
+SWIFT = NetworkLink(latency_ms_min=1, latency_ms_mean=1)
 
 
 class Recorder(asyncio.Protocol):
@@ -59,7 +59,10 @@ class BufferedRecorder(Recorder, asyncio.BufferedProtocol):
 
 
 async def pair(
-    world: World, protocol: type[Recorder] = Recorder, host: str = "broker", link: Link = SWIFT
+    world: World,
+    protocol: type[Recorder] = Recorder,
+    host: str = "broker",
+    link: NetworkLink = SWIFT,
 ) -> tuple[Recorder, Recorder, Any]:
     """A connected client and the server's end of it."""
     world.network.set_link(ANY, ANY, link)
@@ -83,7 +86,7 @@ def world() -> Iterator[World]:
 @pytest.mark.parametrize("protocol", [Recorder, BufferedRecorder])
 def test_bytes_arrive_whole_and_in_order_both_ways(world: World, protocol: type[Recorder]) -> None:
     async def run() -> None:
-        client, served, _ = await pair(world, protocol, link=Link(0, 5))
+        client, served, _ = await pair(world, protocol, link=NetworkLink(0, 5))
         out = b"".join(number.to_bytes(4, "big") for number in range(2000))
         for position in range(0, len(out), 40):
             client.transport.write(out[position : position + 40])
@@ -176,7 +179,7 @@ def test_a_connection_to_nobody_is_refused_after_a_round_trip(world: World) -> N
 def test_delays_follow_the_link_and_the_seed() -> None:
     def delays(seed: int) -> list[float]:
         async def run() -> list[float]:
-            client, served, _ = await pair(own, link=Link(2, 5))
+            client, served, _ = await pair(own, link=NetworkLink(2, 5))
             sent, taken = 0.0, []
 
             def note(data: bytes) -> None:
@@ -199,9 +202,36 @@ def test_delays_follow_the_link_and_the_seed() -> None:
     assert delays(2) != first
 
 
+def test_a_part_of_what_is_sent_is_late() -> None:
+    def late(seed: int) -> list[bool]:
+        async def run() -> list[bool]:
+            client, served, _ = await pair(own, link=NetworkLink(1, 1, late_share=0.1, late_ms=60))
+            sent, found = 0.0, []
+
+            def note(data: bytes) -> None:
+                seconds = own.loop.time() - sent
+                assert min(abs(seconds - usual) for usual in (0.001, 0.061)) < 1e-9
+                found.append(seconds > 0.06)
+
+            served.data_received = note  # type: ignore[method-assign]
+            for _ in range(2000):
+                sent = own.loop.time()
+                client.transport.write(b"x")
+                await asyncio.sleep(1)
+            return found
+
+        with World(seed) as own:
+            return own.run(run())
+
+    first = late(1)
+    assert statistics.mean(first) == pytest.approx(0.1, abs=0.03)
+    assert late(1) == first
+    assert late(2) != first
+
+
 def test_bandwidth_delays_by_size_and_is_shared_by_connections(world: World) -> None:
     async def run() -> None:
-        client, served, _ = await pair(world, link=Link(1, 1, bytes_per_second=100_000))
+        client, served, _ = await pair(world, link=NetworkLink(1, 1, bytes_per_second=100_000))
         second: Any
         _, second = await world.loop.create_connection(Recorder, "broker", 9092)
         start = world.loop.time()
@@ -220,9 +250,12 @@ def test_bandwidth_delays_by_size_and_is_shared_by_connections(world: World) -> 
 
 def test_a_link_refuses_what_cannot_be() -> None:
     with pytest.raises(UsageError, match="latency_ms_min=2"):
-        Link(latency_ms_min=2, latency_ms_mean=1)
+        NetworkLink(latency_ms_min=2, latency_ms_mean=1)
     with pytest.raises(UsageError, match="bytes_per_second=0"):
-        Link(bytes_per_second=0)
+        NetworkLink(bytes_per_second=0)
+    for share, late_ms in ((1.1, 0.0), (0.1, -1.0)):
+        with pytest.raises(UsageError, match=f"late_share={share}, late_ms={late_ms}"):
+            NetworkLink(late_share=share, late_ms=late_ms)
 
 
 def test_a_reader_that_pauses_fills_the_window_and_then_pauses_the_writer(world: World) -> None:
@@ -450,7 +483,7 @@ def test_a_connection_over_a_cut_waits_for_the_healing_or_times_out(world: World
 
 def test_a_cancelled_connection_attempt_leaves_nothing_behind(world: World) -> None:
     async def run() -> None:
-        client, _, server = await pair(world, link=Link(100, 100))
+        client, _, server = await pair(world, link=NetworkLink(100, 100))
         with pytest.raises(TimeoutError):  # The server has accepted it, the client not heard so.
             await asyncio.wait_for(world.loop.create_connection(Recorder, "broker", 9092), 0.15)
         client.transport.close()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
@@ -57,7 +58,7 @@ def test_ten_virtual_minutes_of_round_trips_run_alike_for_the_same_seed() -> Non
     def run(seed: int) -> tuple[float, int, str]:
         with World(seed) as world:
             took = world.run(ping(ROUND_TRIPS))
-            return took, world.trace.count, world.trace_hash
+            return took, world.trace.count, world.trace.hash
 
     first = run(1)
     assert first[0] > 600
@@ -74,7 +75,7 @@ from test_world import ping
 from trimtab.sim.world import World
 with World(3) as world:
     world.run(ping(200))
-    print(world.trace_hash)
+    print(world.trace.hash)
 """
     hashes = [
         subprocess.run(
@@ -157,6 +158,21 @@ def test_a_deadlock_behind_a_failure_raises_the_failure() -> None:
     with World(seed=1) as world, pytest.raises(ZeroDivisionError) as caught:
         world.run(run())
     assert isinstance(caught.value.__context__, StalledError)
+
+
+def test_what_ends_a_test_ends_a_run_that_would_go_on_for_ever() -> None:
+    """pytest-timeout raises pytest's Failed, which is no Exception, wherever the signal arrives."""
+
+    def end() -> None:
+        pytest.fail("its time is over")
+
+    async def run() -> None:
+        asyncio.get_running_loop().call_later(1, end)
+        for second in itertools.count():
+            await asyncio.sleep(second)
+
+    with World(seed=1) as world, pytest.raises(pytest.fail.Exception, match="its time is over"):
+        world.run(run())
 
 
 def test_close_cancels_the_tasks_that_are_left_and_lets_them_end() -> None:

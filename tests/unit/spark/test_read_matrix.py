@@ -1,7 +1,7 @@
 """Options by topics on our cluster: the rows that were written, in the Spark partitions asked for.
 
 Readers are called as Spark calls them, without its JVM. Beside Spark's own connector the same is
-read by `benchmarks/parity.py`.
+read by `lab/benchmarks/parity.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -23,12 +23,12 @@ class Desk:
         assert seconds == IDLE_SECONDS
         self.timers.append(call)
 
-    def make(self) -> int:
+    def make(self, options: Mapping[str, str]) -> int:
         self.made.append(len(self.made))
         return self.made[-1]
 
     def use(self, key: str) -> int:
-        with self.residents.borrow(key, self.make) as client:
+        with self.residents.borrow({"client.id": key}, self.make) as client:
             return client
 
     def pass_time(self) -> None:
@@ -46,7 +46,7 @@ def test_a_client_is_used_again_for_the_same_key(desk: Desk) -> None:
 
 
 def test_two_tasks_at_once_have_a_client_each(desk: Desk) -> None:
-    with desk.residents.borrow("a", desk.make) as first:
+    with desk.residents.borrow({"client.id": "a"}, desk.make) as first:
         assert desk.use("a") != first
     assert sorted((desk.use("a"), desk.use("a"))) == [0, 0]
     assert desk.made == [0, 1]
@@ -54,7 +54,7 @@ def test_two_tasks_at_once_have_a_client_each(desk: Desk) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
 def test_one_that_fails_is_closed(desk: Desk, error: type[BaseException]) -> None:
-    with pytest.raises(error), desk.residents.borrow("a", desk.make):
+    with pytest.raises(error), desk.residents.borrow({"client.id": "a"}, desk.make):
         raise error
     assert desk.closed == [0]
     assert desk.use("a") == 1

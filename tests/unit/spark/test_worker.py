@@ -42,7 +42,7 @@ def test_what_was_imported_is_left_out_of_later_collections_once() -> None:
 
 @pytest.mark.usefixtures("in_daemon")
 def test_who_uses_a_client_that_stays_open_settles() -> None:
-    with Residents[object](lambda client: None).borrow("key", object):
+    with Residents[object](lambda client: None).borrow({}, lambda options: object()):
         assert gc.get_freeze_count() > 0
 
 

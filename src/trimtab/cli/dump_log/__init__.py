@@ -14,7 +14,7 @@ import argparse
 import os
 from collections.abc import Iterable
 
-from trimtab.cli.options import RefusedOption, add_list_option, positive
+from trimtab.cli.options import add_options, refuse_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,24 +34,15 @@ DECODERS = {
     "cluster_metadata": "records of the cluster's metadata",
 }
 _JAVA_CLASS = "trimtab cannot run Java classes; --print-data-log shows keys and values as text"
-_READ_WHOLE = "batches of every size are read: leave it out"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_list_option(
-        parser,
-        "--files",
-        metavar="FILE,…",
-        help="the files to print; an index is compared with the .log file beside it",
-    )
-    parser.add_argument(
-        "--deep-iteration", action="store_true", help="print a line for each record of a batch"
-    )
-    parser.add_argument(
-        "--print-data-log",
-        action="store_true",
-        help="print the keys and values of the records, too, as text",
-    )
+    options = {
+        "--files FILE,… …": "the files to print; an index is compared with the .log file beside it",
+        "--deep-iteration": "print a line for each record of a batch",
+        "--print-data-log": "print the keys and values of the records, too, as text",
+    }
+    add_options(parser, options)
     decoders = parser.add_mutually_exclusive_group()
     for name, text in DECODERS.items():
         decoders.add_argument(
@@ -61,47 +52,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
             const=name,
             help=f"print {text} as JSON",
         )
-    parser.add_argument(
-        "--skip-record-metadata",
-        action="store_true",
-        help="of records print only keys and values; leave out control records",
-    )
-    indexes = parser.add_mutually_exclusive_group()
-    indexes.add_argument(
-        "--index-sanity-check",
-        action="store_true",
-        help="of indexes check only what a broker checks when it starts: sizes, first and last "
+    options = {
+        "--skip-record-metadata": "of records print only keys and values; leave out control "
+        "records",
+        "--index-sanity-check": "of indexes check only what a broker checks when it starts: "
+        "sizes, first and last entries",
+        "| --verify-index-only": "compare indexes with their .log files without printing their "
         "entries",
-    )
-    indexes.add_argument(
-        "--verify-index-only",
-        action="store_true",
-        help="compare indexes with their .log files without printing their entries",
-    )
-    parser.add_argument(
-        "--max-bytes",
-        type=positive,
-        metavar="BYTES",
-        help="read only this much of each .log file (default: the whole file)",
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print a line with a JSON object for each batch, entry and problem",
-    )
-    for option, why in (
-        ("--value-decoder-class", _JAVA_CLASS),
-        ("--key-decoder-class", _JAVA_CLASS),
-        ("--share-group-state-decoder", "trimtab has no share groups"),
-        ("--remote-log-metadata-decoder", "trimtab has no tiered storage"),
-        ("--max-message-size", _READ_WHOLE),
-    ):
-        parser.add_argument(option, action=RefusedOption, why=why)
+        "--max-bytes BYTES>0": "read only this much of each .log file (default: the whole file)",
+        "--json": "print a line with a JSON object for each batch, entry and problem",
+    }
+    add_options(parser, options)
+    refused = {
+        "--value-decoder-class": _JAVA_CLASS,
+        "--key-decoder-class": _JAVA_CLASS,
+        "--share-group-state-decoder": "trimtab has no share groups",
+        "--remote-log-metadata-decoder": "trimtab has no tiered storage",
+        "--max-message-size": "batches of every size are read: leave it out",
+    }
+    refuse_options(parser, refused)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from trimtab.cli.dump_log.findings import Findings
-    from trimtab.errors import UsageError
+    from trimtab.kafka.errors import UsageError
 
     paths = split_paths(arguments.files)
     if not paths:
@@ -126,7 +100,7 @@ def dump(path: str, arguments: argparse.Namespace, findings: Findings) -> None:
     from trimtab.cli.dump_log.indexes import dump_index, dump_time_index
     from trimtab.cli.dump_log.log_file import LogFile
     from trimtab.cli.dump_log.producers import dump_aborted, dump_producers
-    from trimtab.errors import CorruptData
+    from trimtab.kafka.errors import CorruptData
 
     kinds = {
         ".log": dump_batches,
@@ -145,7 +119,7 @@ def dump(path: str, arguments: argparse.Namespace, findings: Findings) -> None:
         return
     try:
         with LogFile(path) as file:
-            findings.begin(path)
+            findings.begin_file(path)
             kinds[suffix](file, arguments, findings)
     except CorruptData as error:
         findings.report(path, 0, str(error))

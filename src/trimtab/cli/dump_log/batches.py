@@ -6,27 +6,27 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping
 from os.path import basename
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from trimtab.cli.dump_log.decoders import DECODERS, escape, write_json
+from trimtab.cli.dump_log.decoders import DECODERS, escape, show_message, write_json
 from trimtab.cli.dump_log.findings import Findings
 from trimtab.cli.dump_log.log_file import LogFile
-from trimtab.cli.dump_log.message_json import show_message
+from trimtab.cli.results import write_fields
 from trimtab.cli.table import show_count
-from trimtab.errors import CorruptData
-from trimtab.metadata.batches import find_snapshot_id
-from trimtab.records import Record, TimestampType
-from trimtab.wire.batch_cy import HEADER_BYTES, MAGIC, BatchHeader, read_header, read_records
-from trimtab.wire.batch_header import CODEC_MASK, CONTROL, check_crc
-from trimtab.wire.compression import Compression
-from trimtab.wire.end_markers import read_marker
-from trimtab.wire.messages.control_records import (
+from trimtab.cluster.metadata.batches import find_snapshot_id
+from trimtab.kafka.errors import CorruptData
+from trimtab.kafka.records import Record, TimestampType
+from trimtab.kafka.wire.batch_cy import HEADER_BYTES, MAGIC, BatchHeader, read_header, read_records
+from trimtab.kafka.wire.batch_header import CODEC_MASK, CONTROL, check_crc
+from trimtab.kafka.wire.compression import Compression
+from trimtab.kafka.wire.end_markers import decode_marker
+from trimtab.kafka.wire.messages.control_records import (
     CONTROL_RECORDS,
     ControlRecordType,
     decode_control_key,
     decode_control_record,
 )
-from trimtab.wire.sentinels import NO_SEQUENCE
+from trimtab.kafka.wire.sentinels import NO_SEQUENCE
 
 _CHUNK: Final = 1 << 20
 _LENGTH: Final = Struct(">8xi")
@@ -48,7 +48,7 @@ Report = Callable[[int, str], None]
 """Called with the position of damage, and what it is."""
 
 
-class Batch(NamedTuple):
+class DumpedBatch(NamedTuple):
     """A batch in a file.
 
     Attributes:
@@ -61,7 +61,7 @@ class Batch(NamedTuple):
     problem: str
 
 
-def read_batches(file: LogFile, end: int | None, report: Report) -> Iterator[Batch]:
+def read_batches(file: LogFile, end: int | None, report: Report) -> Iterator[DumpedBatch]:
     """The batches of a file, one after the other; a large one is read as a whole.
 
     A batch of another version, or with an impossible header, is reported and left out. The file is
@@ -105,7 +105,7 @@ def read_batches(file: LogFile, end: int | None, report: Report) -> Iterator[Bat
         position += whole
 
 
-def _open(position: int, data: memoryview, report: Report) -> Batch | None:
+def _open(position: int, data: memoryview, report: Report) -> DumpedBatch | None:
     if len(data) <= _MAGIC_AT or data[_MAGIC_AT] != MAGIC:
         version = f"version {data[_MAGIC_AT]}" if len(data) > _MAGIC_AT else "no version"
         report(
@@ -123,7 +123,7 @@ def _open(position: int, data: memoryview, report: Report) -> Batch | None:
     except CorruptData as error:
         problem = _without_place(error)
         report(position, problem)
-    return Batch(position, header, data, problem)
+    return DumpedBatch(position, header, data, problem)
 
 
 def _without_place(error: CorruptData) -> str:
@@ -144,7 +144,8 @@ def dump_batches(file: LogFile, arguments: argparse.Namespace, findings: Finding
     records = RecordDump(arguments, report)
     for batch in read_batches(file, arguments.max_bytes, report):
         order.check(batch)
-        fields, lines = show_batch(batch), [write_batch(batch)]
+        fields = show_batch(batch)
+        lines = [write_batch(fields, _name_time(batch.header))]
         if records.is_wanted:
             dumped = records.dump(batch)
             fields["records"] = [shown for shown, _ in dumped]
@@ -154,7 +155,7 @@ def dump_batches(file: LogFile, arguments: argparse.Namespace, findings: Finding
         findings.note(path, order.describe())
 
 
-def show_batch(batch: Batch) -> dict[str, object]:
+def show_batch(batch: DumpedBatch) -> dict[str, object]:
     """A batch, without its records, for JSON."""
     header = batch.header
     return {
@@ -168,7 +169,7 @@ def show_batch(batch: Batch) -> dict[str, object]:
         "partitionLeaderEpoch": header.leader_epoch,
         "isTransactional": header.is_transactional,
         "isControl": header.is_control,
-        "deleteHorizonMs": _delete_horizon(header),
+        "deleteHorizonMs": header.base_timestamp if header.attributes & _DELETE_HORIZON else None,
         "position": batch.position,
         "timestampType": header.timestamp_type.name,
         "maxTimestamp": header.max_timestamp,
@@ -180,22 +181,17 @@ def show_batch(batch: Batch) -> dict[str, object]:
     }
 
 
-def write_batch(batch: Batch) -> str:
-    """The line of a batch, as Kafka's tool prints it."""
-    header = batch.header
-    horizon = _delete_horizon(header)
-    return (
-        f"baseOffset: {header.base_offset} lastOffset: {header.last_offset} "
-        f"count: {header.record_count} baseSequence: {header.base_sequence} "
-        f"lastSequence: {add_to_sequence(header.base_sequence, header.last_offset_delta)} "
-        f"producerId: {header.producer_id} producerEpoch: {header.producer_epoch} "
-        f"partitionLeaderEpoch: {header.leader_epoch} "
-        f"isTransactional: {_write(header.is_transactional)} "
-        f"isControl: {_write(header.is_control)} deleteHorizonMs: {write_optional(horizon)} "
-        f"position: {batch.position} {_name_time(header)}: {header.max_timestamp} "
-        f"size: {header.size} magic: {header.magic} compresscodec: {_name_codec(header)} "
-        f"crc: {header.crc} isvalid: {_write(not batch.problem)}"
-    )
+def write_batch(shown: Mapping[str, Any], time: str) -> str:
+    """The line of a batch, as Kafka's tool prints it.
+
+    Args:
+        shown: what `show_batch` returns.
+        time: what the batch's timestamps say: CreateTime or LogAppendTime.
+    """
+    fields = {**shown, "deleteHorizonMs": write_optional(shown["deleteHorizonMs"])}
+    del fields["timestampType"]
+    names = {"maxTimestamp": time, "codec": "compresscodec", "isValid": "isvalid"}
+    return write_fields(fields, names)
 
 
 def add_to_sequence(sequence: int, delta: int) -> int:
@@ -206,14 +202,6 @@ def add_to_sequence(sequence: int, delta: int) -> int:
 def write_optional(value: int | None) -> str:
     """As Java writes an OptionalLong."""
     return "OptionalLong.empty" if value is None else f"OptionalLong[{value}]"
-
-
-def _write(value: bool) -> str:
-    return str(value).lower()
-
-
-def _delete_horizon(header: BatchHeader) -> int | None:
-    return header.base_timestamp if header.attributes & _DELETE_HORIZON else None
 
 
 def _name_codec(header: BatchHeader) -> str:
@@ -240,7 +228,7 @@ class RecordDump:
         self._report = report
         self.is_wanted = arguments.deep_iteration or self._has_data
 
-    def dump(self, batch: Batch) -> list[tuple[dict[str, object], str]]:
+    def dump(self, batch: DumpedBatch) -> list[tuple[dict[str, object], str]]:
         """Each record for JSON, and its line. Damage is reported."""
         header = batch.header
         if header.is_control and self._is_bare:
@@ -253,7 +241,7 @@ class RecordDump:
             return []
         return [self._dump_record(batch, record) for record in records]
 
-    def _dump_record(self, batch: Batch, record: Record) -> tuple[dict[str, object], str]:
+    def _dump_record(self, batch: DumpedBatch, record: Record) -> tuple[dict[str, object], str]:
         header = batch.header
         shown: dict[str, object] = {}
         words = []
@@ -270,11 +258,8 @@ class RecordDump:
                 "sequence": sequence,
                 "headerKeys": names,
             }
-            words = [
-                f"offset: {record.offset} {_name_time(header)}: {record.timestamp} "
-                f"keySize: {sizes[0]} valueSize: {sizes[1]} sequence: {sequence} "
-                f"headerKeys: [{','.join(map(escape, names))}]"
-            ]
+            line = {**shown, "headerKeys": f"[{','.join(map(escape, names))}]"}
+            words = [write_fields(line, {"timestamp": _name_time(header)})]
         try:
             if header.is_control:
                 shown["control"], text = show_control(record, batch)
@@ -288,7 +273,7 @@ class RecordDump:
         return shown, f"| {' '.join(words)}"
 
 
-def read_any_records(batch: Batch) -> list[Record]:
+def read_any_records(batch: DumpedBatch) -> list[Record]:
     """The records of a batch, also of a control batch. The CRC is not checked.
 
     Raises:
@@ -302,7 +287,7 @@ def read_any_records(batch: Batch) -> list[Record]:
     return read_records("", 0, data, 0, check_crcs=False)
 
 
-def show_control(record: Record, batch: Batch) -> tuple[dict[str, object], str]:
+def show_control(record: Record, batch: DumpedBatch) -> tuple[dict[str, object], str]:
     """A control record for JSON, and as Kafka's tool prints it.
 
     Raises:
@@ -311,8 +296,7 @@ def show_control(record: Record, batch: Batch) -> tuple[dict[str, object], str]:
     number = decode_control_key(record.key)
     kind = ControlRecordType(number).name if number in list(ControlRecordType) else "UNKNOWN"
     if number in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
-        marker = read_marker(batch.data, 0, batch.header)
-        epoch = None if marker is None else marker.coordinator_epoch
+        epoch = decode_marker(record.key, record.value).coordinator_epoch
         return (
             {"type": kind, "coordinatorEpoch": epoch},
             f"endTxnMarker: {kind} coordinatorEpoch: {epoch}",
@@ -346,7 +330,7 @@ class _Order:
         self.gaps = 0
         self._gap = (0, 0)
 
-    def check(self, batch: Batch) -> None:
+    def check(self, batch: DumpedBatch) -> None:
         header = batch.header
         offset, epoch = header.base_offset, header.leader_epoch
         if offset < self._next or header.last_offset - self._base >= _INT32:

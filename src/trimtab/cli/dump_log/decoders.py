@@ -4,28 +4,73 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from trimtab.cli.dump_log.message_json import show_message
-from trimtab.errors import CorruptData
-from trimtab.records import Record
-from trimtab.wire.messages.consumer_protocol import (
+from trimtab.kafka.errors import CorruptData
+from trimtab.kafka.records import Record
+from trimtab.kafka.wire.messages.consumer_protocol import (
     PROTOCOL_TYPE,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     decode_embedded,
 )
-from trimtab.wire.messages.group_records import GroupMetadataValue, decode_record
-from trimtab.wire.messages.metadata_records import decode_record as decode_metadata_record
-from trimtab.wire.messages.transaction_records import TransactionLogKey, decode_transaction
-from trimtab.wire.varint import read_unsigned_varint
+from trimtab.kafka.wire.messages.group_records import GroupMetadataValue, decode_record
+from trimtab.kafka.wire.messages.metadata_records import decode_record as decode_metadata_record
+from trimtab.kafka.wire.messages.transaction_records import TransactionLogKey, decode_transaction
+from trimtab.kafka.wire.schema import Field, Schema, schema
+from trimtab.kafka.wire.types import UUID, WireType
+from trimtab.kafka.wire.varint import read_unsigned_varint
 
 _PREFIX: Final = 2
 """Bytes of the type before a key, and of the version before a value."""
+_NEXT_WORD: Final = re.compile(r"_(\w)")
 _ESCAPES: Final = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code != ord("\t")
 }
+
+
+def show_message(message: object, version: int) -> dict[str, object]:
+    """A declared message as JSON, in the form of Kafka's generated JSON converters.
+
+    It has the fields of this version; a tagged one with its default is left out, as on the wire.
+    """
+    return _show(schema(type(message)), message, version)
+
+
+def _show(of: Schema, message: object, version: int) -> dict[str, object]:
+    shown = {}
+    for field in of.fields:
+        if not field.versions.includes(version):
+            continue
+        value = getattr(message, field.name)
+        if not (field.tagged_versions.includes(version) and value == _default(field)):
+            shown[_NEXT_WORD.sub(lambda found: found[1].upper(), field.name)] = _show_field(
+                field, value, version
+            )
+    return shown
+
+
+def _default(field: Field) -> object:
+    return field.default() if isinstance(field.default, type) else field.default
+
+
+def _show_field(field: Field, value: object, version: int) -> object:
+    if field.is_array and isinstance(value, list):
+        return [_show_value(field.type, each, version) for each in value]
+    return _show_value(field.type, value, version)
+
+
+def _show_value(kind: WireType | Schema, value: object, version: int) -> object:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(kind, Schema):
+        return _show(kind, value, version)
+    assert isinstance(value, bytes)
+    if kind == UUID:
+        return base64.urlsafe_b64encode(value).decode("ascii").rstrip("=")
+    return base64.b64encode(value).decode("ascii")
 
 
 class Data(NamedTuple):
@@ -84,8 +129,8 @@ def decode_group(record: Record) -> Data:
         shown = show_message(value, _read_prefix(record.value))
         if isinstance(value, GroupMetadataValue) and value.protocol_type == PROTOCOL_TYPE:
             shown["members"] = [
-                {**member, **_show_embedded(each.subscription, each.assignment)}
-                for member, each in zip(_members(shown), value.members, strict=True)
+                {**member, **_show_embedded(metadata.subscription, metadata.assignment)}
+                for member, metadata in zip(_members(shown), value.members, strict=True)
             ]
     return _pair(record, show_message(key, 0), shown)
 

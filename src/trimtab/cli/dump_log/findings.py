@@ -1,4 +1,7 @@
-"""Prints what `trimtab dump-log` finds, as text or as JSON, and counts what is wrong."""
+"""Prints what `trimtab dump-log` finds, as text or as JSON, and counts what is wrong.
+
+Tests: test_command.py
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import sys
 from collections.abc import Mapping
 
+from trimtab.cli.results import write_fields
 from trimtab.cli.style import say_error, say_warning
 
 
@@ -21,7 +25,7 @@ class Findings:
         self._is_json = is_json
         self._path = ""
 
-    def begin(self, path: str) -> None:
+    def begin_file(self, path: str) -> None:
         """The findings that follow are of this file."""
         self._path = path
         self.say(f"Dumping {path}")
@@ -31,17 +35,17 @@ class Findings:
         if not self._is_json:
             print(text)
 
-    def show(self, kind: str, fields: Mapping[str, object], text: str) -> None:
+    def show(self, kind: str, fields: Mapping[str, object], text: str | None = None) -> None:
         """One batch or entry.
 
         Args:
             kind: what it is, for JSON.
-            text: its line, or lines, for people.
+            text: its line, or lines, for people; by default the fields.
         """
         if self._is_json:
             print(json.dumps({"file": self._path, "kind": kind, **fields}))
-        elif text:
-            print(text)
+        else:
+            print(write_fields(fields) if text is None else text)
 
     def report(self, path: str, position: int, what: str) -> None:
         """Something is wrong in the file, in the bytes from this position on."""

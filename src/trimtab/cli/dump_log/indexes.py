@@ -11,15 +11,15 @@ from typing import Final
 from trimtab.cli.dump_log.findings import Findings
 from trimtab.cli.dump_log.log_file import LogFile
 from trimtab.cli.table import show_count
-from trimtab.errors import CorruptData
-from trimtab.wire.batch_cy import HEADER_BYTES, BatchHeader, read_header
+from trimtab.kafka.errors import CorruptData
+from trimtab.kafka.wire.batch_cy import HEADER_BYTES, BatchHeader, read_header
 
 _OFFSET_ENTRY: Final = Struct(">ii")
 _TIME_ENTRY: Final = Struct(">qi")
 _PIECE: Final = 1 << 16
 
 
-class Segment:
+class LogHeaders:
     """The headers of a .log file, read where an index points to."""
 
     def __init__(self, file: LogFile) -> None:
@@ -122,7 +122,7 @@ def dump_index(file: LogFile, arguments: argparse.Namespace, findings: Findings)
     """Print a .index file: of some batches their last offset and their position."""
     index = Index(file, _OFFSET_ENTRY, findings)
     with index.open_log() as log:
-        segment = Segment(log)
+        segment = LogHeaders(log)
         if not index.entries:
             findings.say(f"{index.path} is empty.")
         elif arguments.index_sanity_check:
@@ -137,15 +137,11 @@ def dump_index(file: LogFile, arguments: argparse.Namespace, findings: Findings)
                 if problem:
                     index.report(at, problem)
                 if not arguments.verify_index_only:
-                    offset = index.base + relative
-                    findings.show(
-                        "offset",
-                        {"offset": offset, "position": position},
-                        f"offset: {offset} position: {position}",
-                    )
+                    shown = {"offset": index.base + relative, "position": position}
+                    findings.show("offset", shown)
 
 
-def _compare(segment: Segment, offset: int, position: int) -> str:
+def _compare(segment: LogHeaders, offset: int, position: int) -> str:
     """Why there is no batch that ends with this offset at this position; empty if there is."""
     if not 0 <= position < segment.size:
         return f"position {position} is outside the segment of {segment.size} bytes"
@@ -162,7 +158,7 @@ def dump_time_index(file: LogFile, arguments: argparse.Namespace, findings: Find
     """Print a .timeindex file: rising largest timestamps, and the last offsets of their batches."""
     index = Index(file, _TIME_ENTRY, findings)
     with index.open_log() as log:
-        segment = Segment(log)
+        segment = LogHeaders(log)
         if arguments.index_sanity_check:
             index.check_sanity()
         else:
@@ -182,11 +178,7 @@ def dump_time_index(file: LogFile, arguments: argparse.Namespace, findings: Find
                     index.check_order(before, entry)
                 before = (timestamp, relative)
                 if not arguments.verify_index_only:
-                    findings.show(
-                        "timestamp",
-                        {"timestamp": timestamp, "offset": offset},
-                        f"timestamp: {timestamp} offset: {offset}",
-                    )
+                    findings.show("timestamp", {"timestamp": timestamp, "offset": offset})
 
 
 def _compare_time(batch: BatchHeader | None, offset: int, timestamp: int) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
 from typing import Self
 
-from trimtab.errors import CorruptData
+from trimtab.kafka.errors import CorruptData
 
 
 class LogFile:
@@ -31,12 +30,7 @@ class LogFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
 
     @property

@@ -8,9 +8,10 @@ from bisect import bisect_left
 from trimtab.cli.dump_log.batches import write_optional
 from trimtab.cli.dump_log.findings import Findings
 from trimtab.cli.dump_log.log_file import LogFile
-from trimtab.errors import CorruptData
-from trimtab.storage.producer_state import decode_snapshot
-from trimtab.storage.transaction_index import ABORTED_BYTES, decode_aborted
+from trimtab.cli.results import write_fields
+from trimtab.cluster.storage.producer_state import decode_snapshot
+from trimtab.cluster.storage.transaction_index import ABORTED_BYTES, decode_aborted
+from trimtab.kafka.errors import CorruptData
 
 
 def dump_aborted(file: LogFile, arguments: argparse.Namespace, findings: Findings) -> None:
@@ -28,19 +29,15 @@ def dump_aborted(file: LogFile, arguments: argparse.Namespace, findings: Finding
     # The first entries up to damage: with one more entry they cannot be decoded.
     count = -(-len(content) // ABORTED_BYTES)
     good = bisect_left(range(1, count + 1), True, key=is_damaged)
-    for each in decode_aborted(content[: good * ABORTED_BYTES], base_offset):
-        findings.show(
-            "aborted",
-            {
-                "version": 0,
-                "producerId": each.producer_id,
-                "firstOffset": each.first_offset,
-                "lastOffset": each.last_offset,
-                "lastStableOffset": each.last_stable_offset,
-            },
-            f"version: 0 producerId: {each.producer_id} firstOffset: {each.first_offset} "
-            f"lastOffset: {each.last_offset} lastStableOffset: {each.last_stable_offset}",
-        )
+    for transaction in decode_aborted(content[: good * ABORTED_BYTES], base_offset):
+        shown = {
+            "version": 0,
+            "producerId": transaction.producer_id,
+            "firstOffset": transaction.first_offset,
+            "lastOffset": transaction.last_offset,
+            "lastStableOffset": transaction.last_stable_offset,
+        }
+        findings.show("aborted", shown)
     if good < count:
         position = good * ABORTED_BYTES
         try:
@@ -55,33 +52,23 @@ def dump_producers(file: LogFile, arguments: argparse.Namespace, findings: Findi
     Raises:
         CorruptData: it is damaged.
     """
-    for each in decode_snapshot(file.read()):
-        since = each.open_since_offset if each.open_since_offset >= 0 else None
+    for producer in decode_snapshot(file.read()):
+        since = producer.open_since_offset if producer.open_since_offset >= 0 else None
         shown: dict[str, object] = {
-            "producerId": each.producer_id,
-            "producerEpoch": each.epoch,
-            "coordinatorEpoch": each.coordinator_epoch,
+            "producerId": producer.producer_id,
+            "producerEpoch": producer.epoch,
+            "coordinatorEpoch": producer.coordinator_epoch,
             "currentTxnFirstOffset": since,
-            "lastTimestamp": each.timestamp,
+            "lastTimestamp": producer.timestamp,
         }
-        line = (
-            f"producerId: {each.producer_id} producerEpoch: {each.epoch} "
-            f"coordinatorEpoch: {each.coordinator_epoch} "
-            f"currentTxnFirstOffset: {write_optional(since)} lastTimestamp: {each.timestamp}"
-        )
-        batch = each.batch
+        batch = producer.batch
         if batch is not None:
-            delta = batch.last_offset - batch.first_offset
             shown.update(
                 firstSequence=batch.first_sequence,
                 lastSequence=batch.last_sequence,
                 lastOffset=batch.last_offset,
-                offsetDelta=delta,
+                offsetDelta=batch.last_offset - batch.first_offset,
                 timestamp=batch.timestamp,
             )
-            line += (
-                f" firstSequence: {batch.first_sequence} lastSequence: {batch.last_sequence} "
-                f"lastOffset: {batch.last_offset} offsetDelta: {delta} "
-                f"timestamp: {batch.timestamp}"
-            )
-        findings.show("producer", shown, line)
+        line = {**shown, "currentTxnFirstOffset": write_optional(since)}
+        findings.show("producer", shown, write_fields(line))

@@ -9,18 +9,23 @@ ones unless --execute is given. --validate-regex checks an expression with which
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 from typing import Final
 
 from trimtab.cli.options import (
     add_client_options,
-    add_list_option,
-    positive,
+    add_options,
+    add_verbs,
+    is_given,
     read_client_options,
+    refuse_both,
+    refuse_misplaced,
+    spell,
 )
+from trimtab.cli.results import print_result
 from trimtab.cli.selection import connect_admin
-from trimtab.errors import UsageError
+from trimtab.cli.style import say_note
+from trimtab.kafka.errors import UsageError
 
 EXAMPLES = """\
   trimtab groups --list --state
@@ -46,14 +51,14 @@ WAYS: Final = (
 """The options that say where offsets are reset to."""
 
 _WITHOUT_GROUP: Final = ("list", "validate_regex")
-_DESCRIBES: Final = ("describe",)
-_RESETS: Final = ("reset_offsets",)
+_DESCRIBES: Final = ("--describe",)
+_RESETS: Final = ("--reset-offsets",)
 _VERBS: Final[Mapping[str, tuple[str, ...]]] = {
-    "group": ("describe", "reset_offsets", "delete", "delete_offsets"),
-    "all_groups": ("describe", "reset_offsets", "delete"),
-    "topic": ("reset_offsets", "delete_offsets"),
-    "state": ("list", "describe"),
-    "type": ("list",),
+    "group": ("--describe", "--reset-offsets", "--delete", "--delete-offsets"),
+    "all_groups": ("--describe", "--reset-offsets", "--delete"),
+    "topic": ("--reset-offsets", "--delete-offsets"),
+    "state": ("--list", "--describe"),
+    "type": ("--list",),
     "offsets": _DESCRIBES,
     "members": _DESCRIBES,
     "verbose": _DESCRIBES,
@@ -65,138 +70,78 @@ _VERBS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The actions with which each option may be used; options not listed go with all of them."""
 
-ANY: Final = ""
-"""The value of --state and --type without one."""
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    verb = parser.add_mutually_exclusive_group(required=True)
-    for name, text in (
-        ("list", "print the ids of all consumer groups"),
-        ("describe", "show groups: their offsets, members or state"),
-        ("reset-offsets", "set the offsets of groups without members"),
-        ("delete", "delete groups without members, with their offsets"),
-        ("delete-offsets", "delete a group's offsets of topics that it does not read"),
-    ):
-        verb.add_argument(
-            f"--{name}",
-            dest="verb",
-            action="store_const",
-            const=name.replace("-", "_"),
-            help=text,
-        )
-    verb.add_argument(
-        "--validate-regex",
-        metavar="REGEX",
-        help="check that trimtab's brokers accept this RE2 expression of topic names",
-    )
-    add_list_option(parser, "--group", metavar="GROUP", help="these groups")
-    parser.add_argument("--all-groups", action="store_true", help="all consumer groups")
-    add_list_option(
+    verbs = add_verbs(
         parser,
-        "--topic",
-        metavar="TOPIC[:N,…]",
-        help="with --reset-offsets and --delete-offsets: these topics, or partitions of them",
+        {
+            "list": "print the ids of all consumer groups",
+            "describe": "show groups: their offsets, members or state",
+            "reset-offsets": "set the offsets of groups without members",
+            "delete": "delete groups without members, with their offsets",
+            "delete-offsets": "delete a group's offsets of topics that it does not read",
+        },
     )
-    parser.add_argument(
-        "--state",
-        nargs="?",
-        const=ANY,
-        metavar="STATE,…",
-        help="with --describe: show the groups' states and coordinators; with --list: show states, "
-        "of groups in one of these states only if some are given",
-    )
-    parser.add_argument(
-        "--type",
-        nargs="?",
-        const=ANY,
-        metavar="TYPE,…",
-        help="with --list: show types, of groups of these types (classic, consumer) only if some "
-        "are given",
-    )
+    text = "check that trimtab's brokers accept this RE2 expression of topic names"
+    add_options(verbs, {"--validate-regex REGEX": text})
+    options = {
+        "--group GROUP …": "these groups",
+        "--all-groups": "all consumer groups",
+        "--topic TOPIC[:N,…] …": "with --reset-offsets and --delete-offsets: these topics, or "
+        "partitions of them",
+        "--state [STATE,…]": "with --describe: show the groups' states and coordinators; with "
+        "--list: show states, of groups in one of these states only if some are given",
+        "--type [TYPE,…]": "with --list: show types, of groups of these types (classic, consumer) "
+        "only if some are given",
+        "--timeout MS>0": "how long to try to reach the cluster, in milliseconds (default: 15000)",
+        "--json": "print a line with a JSON object for each group",
+    }
+    add_options(parser, options)
     _add_description(parser)
     _add_reset(parser)
-    parser.add_argument(
-        "--timeout",
-        type=positive,
-        metavar="MS",
-        help="how long to try to reach the cluster, in milliseconds (default: 15000)",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print a line with a JSON object for each group"
-    )
     add_client_options(parser)
 
 
 def _add_description(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what --describe shows")
-    what = group.add_mutually_exclusive_group()
-    what.add_argument(
-        "--offsets", action="store_true", help="offsets and lag of each partition (the default)"
-    )
-    what.add_argument("--members", action="store_true", help="the members")
-    group.add_argument(
-        "--verbose",
-        action="store_true",
-        help="also the leader epochs of offsets, the partitions of members, the epochs of groups",
-    )
+    options = {
+        "--offsets": "offsets and lag of each partition (the default)",
+        "| --members": "the members",
+        "--verbose": "also the leader epochs of offsets, the partitions of members, the epochs of "
+        "groups",
+    }
+    add_options(group, options)
 
 
 def _add_reset(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("which partitions --reset-offsets sets, and how")
-    group.add_argument(
-        "--all-topics", action="store_true", help="all partitions with an offset of the group"
-    )
-    act = group.add_mutually_exclusive_group()
-    act.add_argument(
-        "--dry-run", action="store_true", help="only show the new offsets (the default)"
-    )
-    act.add_argument("--execute", action="store_true", help="set the new offsets")
-    group.add_argument(
-        "--export", action="store_true", help="print the new offsets as CSV, for --from-file"
-    )
+    options = {
+        "--all-topics": "all partitions with an offset of the group",
+        "--dry-run": "only show the new offsets (the default)",
+        "| --execute": "set the new offsets",
+        "--export": "print the new offsets as CSV, for --from-file",
+    }
+    add_options(group, options)
     way = parser.add_argument_group("where --reset-offsets sets them to", "exactly one")
-    one = way.add_mutually_exclusive_group()
-    one.add_argument("--to-earliest", action="store_true", help="the first offset")
-    one.add_argument("--to-latest", action="store_true", help="the end of the partition")
-    one.add_argument(
-        "--to-current",
-        action="store_true",
-        help="the present offset of the group; without one, the end of the partition",
-    )
-    one.add_argument(
-        "--to-offset", type=int, metavar="OFFSET", help="this offset, or the nearest that there is"
-    )
-    one.add_argument(
-        "--shift-by",
-        type=int,
-        metavar="N",
-        help="N records later than the present offset; earlier, if N is negative",
-    )
-    one.add_argument(
-        "--to-datetime",
-        metavar="TIME",
-        help="the first record at or after this time: YYYY-MM-DDThh:mm:ss.sss, in UTC unless an "
-        "offset such as +02:00 follows",
-    )
-    one.add_argument(
-        "--by-duration",
-        metavar="DURATION",
-        help="the first record at or after so long ago: PnDTnHnMnS, such as P1DT12H or PT30M",
-    )
-    one.add_argument(
-        "--from-file",
-        metavar="FILE",
-        help="the offsets in a CSV file with lines TOPIC,PARTITION,OFFSET; for several groups "
-        "GROUP,TOPIC,PARTITION,OFFSET",
-    )
+    options = {
+        "--to-earliest": "the first offset",
+        "| --to-latest": "the end of the partition",
+        "| --to-current": "the present offset of the group; without one, the end of the partition",
+        "| --to-offset OFFSET": "this offset, or the nearest that there is",
+        "| --shift-by N": "N records later than the present offset; earlier, if N is negative",
+        "| --to-datetime TIME": "the first record at or after this time: YYYY-MM-DDThh:mm:ss.sss, "
+        "in UTC unless an offset such as +02:00 follows",
+        "| --by-duration DURATION": "the first record at or after so long ago: PnDTnHnMnS, such "
+        "as P1DT12H or PT30M",
+        "| --from-file FILE": "the offsets in a CSV file with lines TOPIC,PARTITION,OFFSET; for "
+        "several groups GROUP,TOPIC,PARTITION,OFFSET",
+    }
+    add_options(way, options, types={"--to-offset": int})
 
 
 def run(arguments: argparse.Namespace) -> int:
     check_arguments(arguments)
     if arguments.validate_regex is not None:
-        from trimtab.cli.groups.expression import validate_regex
-
         return validate_regex(arguments)
     from trimtab.cli.groups import deletions, description, listing, resets
 
@@ -211,9 +156,33 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.timeout is not None:
         options["default.api.timeout.ms"] = arguments.timeout
     if arguments.verb == "reset_offsets" and not (arguments.dry_run or arguments.execute):
-        print("Nothing is changed without --execute.", file=sys.stderr)
+        say_note("Nothing is changed without --execute.")
     with connect_admin(options) as admin:
         return actions[arguments.verb](admin, arguments)
+
+
+def validate_regex(arguments: argparse.Namespace) -> int:
+    """Check an expression by which a consumer group subscribes to topics.
+
+    The exit code is 0 for an invalid expression too, as that of Kafka's tool.
+    """
+    from trimtab.cluster.coordinator.topic_pattern import (
+        LibraryMissing,
+        PatternRefused,
+        TopicPattern,
+    )
+
+    regex, reason = arguments.validate_regex, None
+    try:
+        TopicPattern(regex)
+    except LibraryMissing as missing:
+        raise UsageError(f"--validate-regex: {missing}") from None
+    except PatternRefused as refused:
+        reason = str(refused)
+    shown = {"regex": regex, "valid": reason is None, "reason": reason}
+    verdict = "valid" if reason is None else f"invalid: {reason}"
+    print_result(arguments, shown, f"The regular expression `{regex}` is {verdict}.")
+    return 0
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
@@ -222,17 +191,12 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     Raises:
         UsageError: an option is missing, or does not go with another.
     """
-    given = vars(arguments)
     verb = "validate_regex" if arguments.validate_regex is not None else arguments.verb
-    for name, verbs in _VERBS.items():
-        if _is_given(given[name]) and verb not in verbs:
-            allowed = " and ".join(map(_flag, verbs))
-            raise UsageError(f"{_flag(name)} goes with {allowed}, not with {_flag(verb)}")
-    if arguments.group and arguments.all_groups:
-        raise UsageError("--group and --all-groups are both given: give one")
+    refuse_misplaced(arguments, _VERBS, spell(verb))
+    refuse_both(arguments, "group", "all_groups")
     if verb not in _WITHOUT_GROUP and not arguments.group and not arguments.all_groups:
         other = "" if verb == "delete_offsets" else ", or --all-groups"
-        raise UsageError(f"{_flag(verb)} needs a group: add --group NAME{other}")
+        raise UsageError(f"{spell(verb)} needs a group: add --group NAME{other}")
     if verb == "delete_offsets" and len(arguments.group) > 1:
         raise UsageError("--delete-offsets takes one group: give one --group NAME")
     if verb == "delete_offsets" and not arguments.topic:
@@ -253,12 +217,11 @@ def _check_description(arguments: argparse.Namespace) -> None:
 
 def _check_reset(arguments: argparse.Namespace) -> None:
     given = vars(arguments)
-    if not any(_is_given(given[way]) for way in WAYS):
+    if not any(is_given(given[way]) for way in WAYS):
         raise UsageError(
-            f"--reset-offsets needs to know where to: add one of {', '.join(map(_flag, WAYS))}"
+            f"--reset-offsets needs to know where to: add one of {', '.join(map(spell, WAYS))}"
         )
-    if arguments.topic and arguments.all_topics:
-        raise UsageError("--topic and --all-topics are both given: give one")
+    refuse_both(arguments, "topic", "all_topics")
     has_scope = arguments.topic or arguments.all_topics
     if arguments.from_file is None and not has_scope:
         raise UsageError("--reset-offsets needs topics: add --topic NAME, or --all-topics")
@@ -266,11 +229,3 @@ def _check_reset(arguments: argparse.Namespace) -> None:
         raise UsageError(
             "--from-file names the partitions itself: leave out --topic and --all-topics"
         )
-
-
-def _is_given(value: object) -> bool:
-    return value is not None and value is not False and value != []
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from trimtab.cli.groups.columns import fit, write_rows
-from trimtab.cli.groups.listing import choose_groups
-from trimtab.cli.groups.partitions import read_topics
-from trimtab.errors import BrokerError
+from trimtab.cli.groups.listing import choose_groups, read_topics
+from trimtab.cli.results import TableColumn, name_error, take_refusals, write_columns
+from trimtab.cli.style import say_note
+from trimtab.kafka.errors import BrokerError
 
 if TYPE_CHECKING:
-    from trimtab.blocking.admin import Admin
-    from trimtab.records import TopicPartition
+    from trimtab.client.blocking.admin import Admin
 
 
 def delete_groups(admin: Admin, arguments: argparse.Namespace) -> int:
-    from trimtab.client.admin import PartlyRefused
-
     groups = choose_groups(admin, arguments)
-    refusals: Mapping[str, BrokerError] = {}
-    try:
-        admin.delete_groups(groups)
-    except PartlyRefused as partly:
-        refusals = partly.refusals
+    _, refusals = take_refusals(lambda: admin.delete_groups(groups))
     deleted = [each for each in groups if each not in refusals]
     for group, error in refusals.items():
-        print(f"Group '{group}' could not be deleted: {_explain(error)}", file=sys.stderr)
+        say_note(f"Group '{group}' could not be deleted: {_explain(error)}")
     if arguments.json:
         for group in groups:
             print(json.dumps({"group": group, "deleted": group not in refusals}))
@@ -50,49 +42,28 @@ def _quote(groups: Iterable[str]) -> str:
 
 
 def delete_offsets(admin: Admin, arguments: argparse.Namespace) -> int:
-    from trimtab.client.admin import PartlyRefused
-
     (group,) = arguments.group
     partitions = read_topics(admin, arguments.topic)
-    refusals: Mapping[TopicPartition, BrokerError] = {}
-    try:
-        admin.delete_group_offsets(group, partitions)
-    except PartlyRefused as partly:
-        refusals = partly.refusals
+    _, refusals = take_refusals(lambda: admin.delete_group_offsets(group, partitions))
+    code = 1 if refusals else 0
+    rows = [{**each._asdict(), "error": refusals.get(each)} for each in partitions]
     if arguments.json:
-        print(
-            json.dumps(
-                {
-                    "group": group,
-                    "partitions": [
-                        {
-                            **each._asdict(),
-                            "error": refusals[each].code.name if each in refusals else None,
-                        }
-                        for each in partitions
-                    ],
-                }
-            )
-        )
-        return 1 if refusals else 0
+        shown = [{**row, "error": name_error(row["error"])} for row in rows]
+        print(json.dumps({"group": group, "partitions": shown}))
+        return code
     if refusals:
-        print(
-            f"Some offsets of group {group} could not be deleted; the table has the reasons.",
-            file=sys.stderr,
-        )
+        say_note(f"Some offsets of group {group} could not be deleted; the table has the reasons.")
     else:
         print(f"Request succeeded for deleting offsets from group {group}.")
-    print(f"\n{write_results(partitions, refusals)}")
-    return 1 if refusals else 0
-
-
-def write_results(
-    partitions: Iterable[TopicPartition], refusals: Mapping[TopicPartition, BrokerError]
-) -> str:
-    """The table of kafka-consumer-groups."""
-    rows = [
-        (*each, f"Error: {_explain(refusals[each])}" if each in refusals else "Successful")
-        for each in partitions
-    ]
-    widths = [fit(15, (row[0] for row in rows)), 10, 15]
-    return "\n".join(write_rows([("TOPIC", "PARTITION", "STATUS"), *rows], widths))
+    columns = (
+        TableColumn("TOPIC", "topic", 15, fits=True),
+        TableColumn("PARTITION", "partition", 10),
+        TableColumn(
+            "STATUS",
+            "error",
+            15,
+            show=lambda error: f"Error: {_explain(error)}" if error else "Successful",
+        ),
+    )
+    print("\n".join(["", *write_columns(columns, rows)]))
+    return code

@@ -1,20 +1,22 @@
-"""`trimtab groups --list`, and which groups the other actions are about."""
+"""`trimtab groups --list`, and the groups and partitions that the other actions are about."""
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from trimtab.cli.groups.columns import fit, write_rows
+from trimtab.cli.options import read_partition_ids
 from trimtab.cli.parser import suggest
-from trimtab.errors import UsageError
-from trimtab.wire.messages.consumer_protocol import PROTOCOL_TYPE
+from trimtab.cli.results import TableColumn, print_result, print_rows
+from trimtab.cli.selection import list_partitions
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.consumer_protocol import PROTOCOL_TYPE
 
 if TYPE_CHECKING:
-    from trimtab.blocking.admin import Admin
     from trimtab.client.admin import GroupListing
+    from trimtab.client.blocking.admin import Admin
 
 TYPES: Final = ("Classic", "Consumer")
 STATES: Final = (
@@ -33,26 +35,23 @@ def list_groups(admin: Admin, arguments: argparse.Namespace) -> int:
     states = read_words("--state", arguments.state, STATES)
     types = read_words("--type", arguments.type, TYPES)
     has_state, has_type = arguments.state is not None, arguments.type is not None
-    found = find_consumer_groups(admin, states, types)
-    if arguments.json:
-        for each in found:
-            print(json.dumps({"group": each.group_id, "type": each.type, "state": each.state}))
-        return 0
-    if not has_state and not has_type:
-        for each in found:
-            print(each.group_id)
-        return 0
-    rows = [
-        [
-            each.group_id,
-            *([each.type.capitalize() or _UNKNOWN] if has_type else []),
-            *([each.state or _UNKNOWN] if has_state else []),
-        ]
-        for each in found
+    found = [
+        {"group": group.group_id, "type": group.type, "state": group.state}
+        for group in find_consumer_groups(admin, states, types)
     ]
-    head = ["GROUP", *(["TYPE"] if has_type else []), *(["STATE"] if has_state else [])]
-    widths = [fit(15, (each.group_id for each in found)) + 10, 20, 20][: len(head)]
-    print("\n".join(write_rows([head, *rows], widths)))
+    if not (has_state or has_type):
+        for row in found:
+            print_result(arguments, row, row["group"])
+        return 0
+    width = max([15, *(len(row["group"]) for row in found)]) + 10
+    columns = [TableColumn("GROUP", "group", width)]
+    if has_type:
+        columns.append(
+            TableColumn("TYPE", "type", 20, show=lambda kind: kind.capitalize() or _UNKNOWN)
+        )
+    if has_state:
+        columns.append(TableColumn("STATE", "state", 20, show=lambda state: state or _UNKNOWN))
+    print_rows(arguments, columns, found)
     return 0
 
 
@@ -87,3 +86,46 @@ def read_words(option: str, text: str | None, known: tuple[str, ...]) -> list[st
         if word:
             found.append(words[word])
     return found
+
+
+def read_topics(admin: Admin, words: Sequence[str]) -> list[TopicPartition]:
+    """`t:0,1` as these partitions, `t` as all partitions of the topic.
+
+    Raises:
+        UsageError: a word has another form.
+        BrokerError: a topic named without partitions does not exist.
+    """
+    named: list[TopicPartition] = []
+    whole: list[str] = []
+    for word in words:
+        topic, colon, numbers = word.partition(":")
+        if not colon:
+            whole.append(topic)
+            continue
+        ids = read_partition_ids(numbers)
+        if not topic or not ids or min(ids) < 0:
+            raise UsageError(f"--topic {word!r}: write a topic, or TOPIC:0,1 for partitions of it")
+        named += [TopicPartition(topic, number) for number in ids]
+    views = admin.describe_topics(sorted(set(whole))) if whole else {}
+    named += [each for view in views.values() for each in list_partitions(view)]
+    return sorted(set(named))
+
+
+def read_leaders(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The leaders of these partitions, -1 for none; those that do not exist are left out."""
+    wanted = set(partitions)
+    names = sorted({each.topic for each in wanted} & set(admin.topics(include_internal=True)))
+    views = admin.describe_topics(names) if names else {}
+    return {
+        partition: views[partition.topic].leaders[partition.partition]
+        for partition in wanted
+        if partition.topic in views and partition.partition < views[partition.topic].partition_count
+    }
+
+
+def read_ends(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The end of each partition; those without a leader, and those that do not exist, are left
+    out."""
+    led = [each for each, leader in read_leaders(admin, partitions).items() if leader >= 0]
+    found = admin.list_offsets(led) if led else {}
+    return {partition: end.offset for partition, end in found.items()}

@@ -7,21 +7,20 @@ import csv
 import io
 import json
 import re
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from trimtab.cli.groups.columns import fit, write_rows
-from trimtab.cli.groups.listing import choose_groups
-from trimtab.cli.groups.partitions import read_leaders, read_topics
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
+from trimtab.cli.groups.listing import choose_groups, read_leaders, read_topics
+from trimtab.cli.results import TableColumn, write_columns
+from trimtab.cli.style import say_note
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
 
 if TYPE_CHECKING:
-    from trimtab.blocking.admin import Admin
     from trimtab.client.admin import Moment
+    from trimtab.client.blocking.admin import Admin
 
 _INACTIVE: Final = ("Empty", "Dead")
 _DURATION: Final = re.compile(
@@ -30,7 +29,12 @@ _DURATION: Final = re.compile(
     re.IGNORECASE,
 )
 _SECONDS: Final = {"days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
-_HEAD: Final = ("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET")
+_COLUMNS: Final = (
+    TableColumn("GROUP", "group", 15, fits=True),
+    TableColumn("TOPIC", "topic", 15, fits=True),
+    TableColumn("PARTITION", "partition", 10),
+    TableColumn("NEW-OFFSET", "newOffset"),
+)
 
 Offsets: TypeAlias = dict[TopicPartition, int]
 Way: TypeAlias = Callable[["Admin", str, Sequence[TopicPartition]], Offsets]
@@ -41,7 +45,8 @@ def reset_offsets(admin: Admin, arguments: argparse.Namespace) -> int:
     way = choose_way(arguments)
     groups = choose_groups(admin, arguments)
     named = read_topics(admin, arguments.topic)
-    active = _find_active(admin, groups)
+    found = admin.describe_groups(groups)  # a group that does not exist has no members
+    active = {group: each.state for group, each in found.items() if each.state not in _INACTIVE}
     idle = [group for group in groups if group not in active]
     committed = admin.list_offsets_of_groups(idle) if arguments.all_topics else {}
     wanted = {group: sorted(committed.get(group, named)) for group in idle}
@@ -51,25 +56,27 @@ def reset_offsets(admin: Admin, arguments: argparse.Namespace) -> int:
         for group, offsets in planned.items():
             admin.alter_group_offsets(group, dict(offsets.items()))
     for group, state in active.items():
-        print(
+        say_note(
             f"Offsets of group '{group}' can only be reset while it has no members; its state is "
-            f"{state}.",
-            file=sys.stderr,
+            f"{state}."
         )
+    rows = {
+        group: [
+            {**partition._asdict(), "newOffset": offset}
+            for partition, offset in sorted(offsets.items())
+        ]
+        for group, offsets in planned.items()
+    }
     if arguments.export:
         print(write_csv(planned, with_group=len(arguments.group) != 1))
     elif arguments.json:
-        for group, offsets in planned.items():
-            print(json.dumps(show_offsets(group, offsets, arguments.execute)))
+        for group, listed in rows.items():
+            shown = {"group": group, "executed": arguments.execute, "partitions": listed}
+            print(json.dumps(shown))
     else:
-        print(f"\n{write_offsets(planned)}")
+        table = [{"group": group, **row} for group, listed in rows.items() for row in listed]
+        print("\n".join(["", *write_columns(_COLUMNS, table)]))
     return 1 if active else 0
-
-
-def _find_active(admin: Admin, groups: Iterable[str]) -> dict[str, str]:
-    """The states of those groups that have members; a group that does not exist has none."""
-    found = admin.describe_groups(groups)
-    return {group: each.state for group, each in found.items() if each.state not in _INACTIVE}
 
 
 def check_partitions(admin: Admin, partitions: Iterable[TopicPartition]) -> None:
@@ -128,9 +135,8 @@ def _find_at(admin: Admin, partitions: Sequence[TopicPartition], at_ms: int) -> 
     found = _find(admin, partitions, max(0, at_ms))
     late = [partition for partition, offset in found.items() if offset < 0]
     for partition in late:
-        print(
-            f"{partition}: there is no record at this time or later; the new offset is its end",
-            file=sys.stderr,
+        say_note(
+            f"{partition}: there is no record at this time or later; the new offset is its end"
         )
     return {**found, **_find(admin, late, "latest")}
 
@@ -168,10 +174,9 @@ def fit_offsets(admin: Admin, wanted: Offsets) -> Offsets:
     for partition, offset in wanted.items():
         fitted[partition] = min(max(offset, starts[partition]), ends[partition])
         if fitted[partition] != offset:
-            print(
+            say_note(
                 f"{partition}: offset {offset} is not from {starts[partition]} to "
-                f"{ends[partition]}; the new offset is {fitted[partition]}",
-                file=sys.stderr,
+                f"{ends[partition]}; the new offset is {fitted[partition]}"
             )
     return fitted
 
@@ -253,29 +258,3 @@ def write_csv(planned: Mapping[str, Offsets], with_group: bool) -> str:
         for partition, offset in sorted(offsets.items()):
             writer.writerow([*([group] if with_group else []), *partition, offset])
     return text.getvalue()
-
-
-# output
-
-
-def write_offsets(planned: Mapping[str, Offsets]) -> str:
-    """The table of kafka-consumer-groups."""
-    rows = [
-        (group, *partition, offset)
-        for group, offsets in planned.items()
-        for partition, offset in sorted(offsets.items())
-    ]
-    widths = [fit(15, (row[0] for row in rows)), fit(15, (row[1] for row in rows)), 10, 0]
-    return "\n".join(write_rows([_HEAD, *rows], widths))
-
-
-def show_offsets(group: str, offsets: Offsets, is_done: bool) -> dict[str, object]:
-    """The same for JSON."""
-    return {
-        "group": group,
-        "executed": is_done,
-        "partitions": [
-            {**partition._asdict(), "newOffset": offset}
-            for partition, offset in sorted(offsets.items())
-        ],
-    }

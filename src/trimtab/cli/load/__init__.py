@@ -21,26 +21,26 @@ import argparse
 import json
 import math
 import re
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trimtab.cli.options import add_client_options, read_client_options
+from trimtab.cli.options import add_client_options, add_options, read_client_options
 from trimtab.cli.selection import ADMIN_TIMEOUT_MS, connect_admin, match_names
+from trimtab.cli.style import say_note
 from trimtab.cli.table import show_bytes, show_count
-from trimtab.errors import BrokerError, KafkaError, UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import BrokerError, KafkaError, UsageError
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.options.load import COST_PER_GB
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from trimtab.blocking.admin import Admin
     from trimtab.cli.load.reading import Stored
-    from trimtab.cli.load.survey import Request, Summary, Tables
+    from trimtab.cli.load.survey import Summary, SurveyRequest, Tables
+    from trimtab.client.blocking.admin import Admin
     from trimtab.spark.load.snapshots import Snapshot
 
 EXAMPLES = """\
@@ -65,64 +65,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
         description=__doc__,
         epilog=f"examples:\n{EXAMPLES}",
     )
-    command.add_argument(
-        "--topics",
-        metavar="NAME,…",
-        help="names or regular expressions (default: all topics that are not internal)",
-    )
-    command.add_argument("--groups", metavar="NAME,…", help="consumer groups whose lag is shown")
-    command.add_argument(
-        "--since",
-        metavar="TIME",
-        help="begin with the first record of the last 15m, 24h or 7d (default: read all)",
-    )
-    command.add_argument(
-        "--max-bytes",
-        default="10g",
-        metavar="SIZE",
-        help="read about this much at most, such as 500m or 1t (default: 10g)",
-    )
-    command.add_argument(
-        "--window", metavar="LENGTH", help="of the tables, such as '1 hour' (default: as fits)"
-    )
-    command.add_argument(
-        "--keys",
-        choices=("text", "hash", "none"),
-        default="text",
-        help="show hot keys as text, by their hashes, or do not read keys (default: text)",
-    )
-    command.add_argument(
-        "--clients",
-        metavar="FILE",
-        help="CSV of who produces and consumes where: topic,kind,rack,share,isNear",
-    )
-    command.add_argument(
-        "--cost-per-gb",
-        type=float,
-        default=COST_PER_GB,
-        metavar="N",
-        help=f"what a GB between racks costs (default: {COST_PER_GB})",
-    )
-    command.add_argument(
-        "--top", type=int, default=20, metavar="N", help="rows of tables shown (default: 20)"
-    )
-    command.add_argument(
-        "--out",
-        type=Path,
-        default=Path("load-report"),
-        metavar="DIR",
-        help="where to write the results (default: load-report)",
-    )
-    command.add_argument(
-        "--json", action="store_true", help="print what summary.json holds, and nothing else"
-    )
-    command.add_argument(
-        "--cores", type=int, metavar="N", help="of Spark's local mode (default: all)"
-    )
-    command.add_argument("--memory", metavar="SIZE", help="heap of Spark's local mode (default 1g)")
-    command.add_argument(
-        "--verbose", action="store_true", help="show what Spark itself logs of errors"
-    )
+    options = {
+        "--topics NAME,…": "names or regular expressions (default: all topics that are not "
+        "internal)",
+        "--groups NAME,…": "consumer groups whose lag is shown (default: all; '' for none)",
+        "--since TIME": "begin with the first record of the last 15m, 24h or 7d (default: read "
+        "all)",
+        "--max-bytes SIZE=10g": "read about this much at most, such as 500m or 1t",
+        "--window LENGTH": "of the tables, such as '1 hour' (default: as fits)",
+        "--keys {text,hash,none}=text": "show hot keys as text, by their hashes, or do not read "
+        "keys",
+        "--clients FILE": "CSV of who produces and consumes where: topic,kind,rack,share,isNear",
+        f"--cost-per-gb N={COST_PER_GB}": "what a GB between racks costs",
+        "--top N=20": "rows of tables shown",
+        "--out DIR=load-report": "where to write the results",
+        "--json": "print what summary.json holds, and nothing else",
+        "--cores N": "of Spark's local mode (default: all)",
+        "--memory SIZE": "heap of Spark's local mode (default 1g)",
+        "--verbose": "show what Spark itself logs of errors",
+    }
+    add_options(command, options, types={"--cost-per-gb": float, "--out": Path})
     add_client_options(command, servers=("--bootstrap",))
 
 
@@ -133,11 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_local_options(arguments.cores, arguments.memory)
     request, cluster = _ask(arguments)
     out: Path = arguments.out
+    say_note("Starting Spark …")
     with _local_or_given(arguments) as session:
-        _say(
-            f"Reading {show_count(len(request.topics), 'topic')}, about "
-            f"{show_bytes(request.reading.bytes)} …"
-        )
         tables = _compute(session, request)
     summary = _write(request, tables, cluster, out)
     if arguments.json:
@@ -157,17 +116,17 @@ def describe(summary: Summary) -> str:
     lines = [
         f"{show_count(read['topics'], 'topic')} of cluster {summary['cluster']}: "
         f"{show_count(read['records'], 'record')}, {show_bytes(read['bytes'])} in "
-        f"{show_count(read['partitions'], 'partition')}{part}",
+        f"{show_count(read['partitions'], 'partition')}{part}"
     ]
     found = summary["findings"]
     if not found:
         lines.append("Nothing to do: no rule is broken.")
-    for each in found:
+    for finding in found:
         lines += [
             "",
-            f"{SEVERITIES[each['severity']]}: {each['subject']} ({each['rule']})",
-            f"  {each['evidence']}",
-            f"  -> {each['action']}",
+            f"{SEVERITIES[finding['severity']]}: {finding['subject']} ({finding['rule']})",
+            f"  {finding['evidence']}",
+            f"  -> {finding['action']}",
         ]
     return "\n".join(lines)
 
@@ -192,11 +151,11 @@ def read_topics(text: str | None, names: Iterable[str]) -> list[str]:
     return sorted(found)
 
 
-def _ask(arguments: argparse.Namespace) -> tuple[Request, str]:
+def _ask(arguments: argparse.Namespace) -> tuple[SurveyRequest, str]:
     """Check the options, and ask the cluster: both before Spark starts."""
     from trimtab.cli.load.clients import read_clients
     from trimtab.cli.load.reading import choose_offsets, choose_window
-    from trimtab.cli.load.survey import Request
+    from trimtab.cli.load.survey import SurveyRequest
     from trimtab.spark.load.snapshots import take_snapshot
     from trimtab.spark.options.values import GivenOptions
 
@@ -214,13 +173,13 @@ def _ask(arguments: argparse.Namespace) -> tuple[Request, str]:
     if arguments.top < 1:
         raise UsageError(f"--top {arguments.top}: write 1 or more")
     clients = [] if arguments.clients is None else read_clients(arguments.clients)
-    groups = [name for part in (arguments.groups or "").split(",") if (name := part.strip())]
     denied: list[BrokerError] = []
     client = read_client_options(arguments)
     with connect_admin(client) as admin:
         topics = read_topics(arguments.topics, admin.topics())
         cluster = admin.cluster().cluster_id or "without an id"
         _check_history(arguments.out, cluster)
+        groups = _read_groups(admin, arguments.groups)
         snapshot = take_snapshot(
             {"default.api.timeout.ms": ADMIN_TIMEOUT_MS, **client},
             None,
@@ -237,15 +196,15 @@ def _ask(arguments: argparse.Namespace) -> tuple[Request, str]:
             f" sizes of logs ({denied[0]}): allow the operation Describe on the cluster"
         )
     for error in denied:
-        _say(f"Left out, because it is not authorized: {error}")
+        say_note(f"Left out, because it is not authorized: {error}")
     known = {f"group {row[1]}" for row in snapshot.group_offsets}
     known.update(error.subject for error in denied)
-    for group in groups:
+    for group in groups if arguments.groups else ():
         if f"group {group}" not in known:
-            _say(f"Left out, because it has no committed offsets: group {group}")
+            say_note(f"Left out, because it has no committed offsets: group {group}")
     wanted = set(topics)
     partitions = sum(row[1] in wanted for row in snapshot.partitions)
-    request = Request(
+    request = SurveyRequest(
         client=client,
         topics=topics,
         snapshot=snapshot,
@@ -259,6 +218,15 @@ def _ask(arguments: argparse.Namespace) -> tuple[Request, str]:
         denied=[str(error) for error in denied],
     )
     return request, cluster
+
+
+def _read_groups(admin: Admin, text: str | None) -> list[str]:
+    """The groups that are asked for; all groups of consumers if none are named."""
+    if text is not None:
+        return [name for part in text.split(",") if (name := part.strip())]
+    # "" has committed offsets without members, as Spark and Flink may. Kafka lists only the groups
+    # that the client is authorized to describe.
+    return [each.group_id for each in admin.list_groups() if each.protocol_type in ("consumer", "")]
 
 
 def _measure(
@@ -297,7 +265,10 @@ def _measure(
         size = logs.get(partition, copies.get(partition, 0))
         stored[partition] = Stored(earliest, since, latest, size)
     times = [
-        each.timestamp for found in (first, last) for each in found.values() if each.offset >= 0
+        offset.timestamp
+        for found in (first, last)
+        for offset in found.values()
+        if offset.offset >= 0
     ]
     return stored, (max(times) - min(times)) / 1000 if times else 0.0
 
@@ -325,11 +296,7 @@ def _check_history(out: Path, cluster: str) -> None:
 def _local_or_given(arguments: argparse.Namespace) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
-    from trimtab.spark.session.local import (
-        any_session,
-        is_given,
-        local_session,
-    )
+    from trimtab.spark.session.local import any_session, is_given, local_session
 
     config = None if arguments.verbose else {"spark.log.level": "OFF"}
     is_there = is_given() or SparkSession.getActiveSession() is not None
@@ -338,19 +305,19 @@ def _local_or_given(arguments: argparse.Namespace) -> Iterator[SparkSession]:
         yield session
 
 
-def _compute(session: SparkSession, request: Request) -> Tables:
+def _compute(session: SparkSession, request: SurveyRequest) -> Tables:
     from trimtab.cli.load.survey import survey
     from trimtab.spark.pipeline.run import describe as describe_error
 
     try:
-        return survey(session, request)
+        return survey(session, request, say_note)
     except KafkaError:
         raise
     except Exception as error:
         raise ReportFailed(describe_error(error)) from error
 
 
-def _write(request: Request, tables: Tables, cluster: str, out: Path) -> Summary:
+def _write(request: SurveyRequest, tables: Tables, cluster: str, out: Path) -> Summary:
     from trimtab.cli.load.history import write_parquet
     from trimtab.cli.load.report import render_report
     from trimtab.cli.load.survey import summarize
@@ -369,7 +336,3 @@ def _write(request: Request, tables: Tables, cluster: str, out: Path) -> Summary
     except OSError as error:
         raise ReportFailed(f"cannot write to {out}: {error}") from error
     return summary
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from typing import Final
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 Client = tuple[str, str, str, float, bool]
 """A row of `trimtab.spark.load.CLIENTS`."""

@@ -1,4 +1,7 @@
-"""Snapshots of a cluster that earlier reports left: from them follow growth and lag's direction."""
+"""Snapshots of a cluster that earlier reports left: from them follow growth and lag's direction.
+
+Tests: test_command.py
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa

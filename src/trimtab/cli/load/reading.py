@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 _DAY: Final = 86_400
 _WINDOWS: Final = (
@@ -69,10 +69,10 @@ def choose_offsets(stored: Mapping[TopicPartition, Stored], max_bytes: int) -> R
     wanted = sum(each.wanted_bytes for each in stored.values())
     share = min(1.0, max_bytes / wanted) if wanted else 1.0
     offsets = {}
-    for partition, each in sorted(stored.items()):
-        count = math.ceil((each.latest - each.since) * share)
+    for partition, log in sorted(stored.items()):
+        count = math.ceil((log.latest - log.since) * share)
         if count > 0:
-            offsets[partition] = (each.latest - count, each.latest)
+            offsets[partition] = (log.latest - count, log.latest)
     return Reading(offsets, wanted * share, share)
 
 

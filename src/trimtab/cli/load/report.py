@@ -6,13 +6,14 @@ alone, the rest in groups.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
 from trimtab.cli.load.survey import Summary
 from trimtab.cli.page import in_both_widths, to_page, to_table
 from trimtab.cli.plot import Column, draw_columns
+from trimtab.cli.results import TableColumn
 from trimtab.cli.table import show_bytes, show_count
 
 SEVERITIES: Final = {1: "Act now", 2: "It costs", 3: "Worth knowing"}
@@ -63,34 +64,30 @@ def _list_findings(summary: Summary) -> str:
     if not found:
         return '<section class="findings"><p>Nothing to do: no rule is broken.</p></section>'
     lines = [
-        f"<p><b>{SEVERITIES[each['severity']]}: {escape(each['subject'])}.</b> "
-        f"{escape(_sentence(each['evidence']))}</p>"
-        f'<p class="faint">{escape(_sentence(each["action"]))} '
-        f"<code>{escape(each['rule'])}</code></p>"
-        for each in found
+        f"<p><b>{SEVERITIES[finding['severity']]}: {escape(finding['subject'])}.</b> "
+        f"{escape(_sentence(finding['evidence']))}</p>"
+        f'<p class="faint">{escape(_sentence(finding["action"]))} '
+        f"<code>{escape(finding['rule'])}</code></p>"
+        for finding in found
     ]
     return f'<section class="findings">{"".join(lines)}</section>'
 
 
 def _show_topics(summary: Summary) -> str:
-    rows = [
-        [
-            row["topic"],
-            f"{row['Partitions']:,}",
-            show_bytes(row["TotalBytes"]),
-            f"{row['TotalRecords']:,}",
-            _optional(row["MaxOverMean"], ".2f"),
-            _optional(row["Gini"], ".2f"),
-            _optional(row["TopShare"], ".1%"),
-            _optional(row["NullKeyShare"], ".0%"),
-        ]
-        for row in summary["topics"]
-    ]
-    read = summary["read"]
-    heads = ["Topic", "Partitions", "Bytes", "Records", "Max/mean", "Gini", "Fullest", "No key"]
-    if not rows:
+    topics, read = summary["topics"], summary["read"]
+    if not topics:
         return "<h2>Topics</h2><p>There are no records to read.</p>"
-    empty, shown = read["empty_topics"], len(rows)
+    columns = [
+        TableColumn("Topic", "topic"),
+        TableColumn("Partitions", "Partitions", show="{:,}".format),
+        TableColumn("Bytes", "TotalBytes", show=show_bytes),
+        TableColumn("Records", "TotalRecords", show="{:,}".format),
+        TableColumn("Max/mean", "MaxOverMean", show=_optional("{:.2f}".format)),
+        TableColumn("Gini", "Gini", show=_optional("{:.2f}".format)),
+        TableColumn("Fullest", "TopShare", show=_optional("{:.1%}".format)),
+        TableColumn("No key", "NullKeyShare", show=_optional("{:.0%}".format)),
+    ]
+    empty, shown = read["empty_topics"], len(topics)
     more = read["topics"] - empty - shown
     notes = [f"{show_count(more, 'smaller topic')} more: see topic_skew.parquet."] if more else []
     notes += (
@@ -121,7 +118,7 @@ def _show_topics(summary: Summary) -> str:
         '<h2>Topics</h2><p class="faint">Max/mean is 1, and Gini 0, where all partitions have the '
         "same bytes. Fullest is the share of the fullest partition, no key the share of records "
         f"that a partitioner may place freely. {' '.join(notes)}</p>"
-        f"{to_table(heads, rows, text_columns=1)}{drawn}"
+        f"{_tabulate(columns, topics, text_columns=1)}{drawn}"
     )
 
 
@@ -144,58 +141,49 @@ def _show_keys(summary: Summary) -> str:
     keys = summary["hot_keys"]
     if not keys:
         return ""
-    rows = [
-        [
-            row["topic"],
-            row["key"],
-            str(row["Partition"]),
-            f"{row['Records']:,}",
-            f"{row['ShareOfRecords']:.1%}",
-            show_bytes(row["Bytes"]),
-        ]
-        for row in keys
+    columns = [
+        TableColumn("Topic", "topic"),
+        TableColumn("Key", "key"),
+        TableColumn("Partition", "Partition"),
+        TableColumn("Records", "Records", show="{:,}".format),
+        TableColumn("Share", "ShareOfRecords", show="{:.1%}".format),
+        TableColumn("Bytes", "Bytes", show=show_bytes),
     ]
-    heads = ["Topic", "Key", "Partition", "Records", "Share", "Bytes"]
     return (
         '<h2>Hot keys</h2><p class="faint">The keys with the largest shares of their topics; '
         "records and bytes are at least that many. More are in hot_keys.parquet.</p>"
-        f"{to_table(heads, rows, text_columns=2)}"
+        f"{_tabulate(columns, keys, text_columns=2)}"
     )
 
 
 def _show_brokers(summary: Summary) -> str:
     brokers = summary["brokers"]
-    rows = [
-        [
-            f"broker {row['broker']}",
-            row["rack"] or "",
-            f"{row['Replicas']:,}",
-            _optional(row["MaxReplicas"], ","),
-            f"{row['Leaders']:,}",
-            show_bytes(row["LedBytes"]),
-            show_bytes(row["LogBytes"]),
-            _size(row["DiskUsableBytes"]),
-            _size(row["DiskTotalBytes"]),
-            _size(row["BytesPerDay"]),
-            _optional(row["DaysToFull"], ",.1f"),
-        ]
-        for row in brokers
+    columns = [
+        TableColumn("Broker", "broker", show="broker {}".format),
+        TableColumn("Rack", "rack", show=_optional(str)),
+        TableColumn("Replicas", "Replicas", show="{:,}".format),
+        TableColumn("At most", "MaxReplicas", show=_optional("{:,}".format)),
+        TableColumn("Leads", "Leaders", show="{:,}".format),
+        TableColumn("Bytes led", "LedBytes", show=show_bytes),
+        TableColumn("Logs", "LogBytes", show=show_bytes),
+        TableColumn("Disk free", "DiskUsableBytes", show=_optional(show_bytes)),
+        TableColumn("Disk", "DiskTotalBytes", show=_optional(show_bytes)),
+        TableColumn("Growth a day", "BytesPerDay", show=_optional(show_bytes)),
+        TableColumn("Days to full", "DaysToFull", show=_optional("{:,.1f}".format)),
     ]
-    heads = ["Broker", "Rack", "Replicas", "At most", "Leads", "Bytes led", "Logs", "Disk free"]
-    heads += ["Disk", "Growth a day", "Days to full"]
     led = {str(row["broker"]): float(row["LedBytes"]) for row in brokers}
     plot = (
         _draw(group_by_rank(led, "broker"), sum(led.values()) / len(led), "Bytes that brokers lead")
         if len(led) > 1 and any(led.values())
         else ""
     )
-    shown = rows[:_MOST_COLUMNS]
-    rest = len(rows) - len(shown)
+    shown = brokers[:_MOST_COLUMNS]
+    rest = len(brokers) - len(shown)
     note = f" {rest:,} more are in broker_capacity.parquet." if rest else ""
     return (
         '<h2>Brokers</h2><p class="faint">Bytes led are those that were read here, by the broker '
         "that leads them now; logs and disks are what brokers say. Growth needs a second report."
-        f"{note}</p>{plot}{to_table(heads, shown, text_columns=2)}"
+        f"{note}</p>{plot}{_tabulate(columns, shown, text_columns=2)}"
     )
 
 
@@ -203,16 +191,13 @@ def _show_racks(summary: Summary) -> str:
     racks = [row for row in summary["racks"] if row["fromRack"] or row["toRack"]]
     if not racks:
         return ""
-    rows = [
-        [
-            row["kind"],
-            row["fromRack"] or "not known",
-            row["toRack"] or "not known",
-            f"{row['GB']:,.3f}",
-            f"{row['Cost']:,.2f}",
-            f"{row['SavableCost']:,.2f}",
-        ]
-        for row in racks
+    columns = [
+        TableColumn("Kind", "kind"),
+        TableColumn("From", "fromRack", show=lambda rack: rack or "not known"),
+        TableColumn("To", "toRack", show=lambda rack: rack or "not known"),
+        TableColumn("GB", "GB", show="{:,.3f}".format),
+        TableColumn("Cost", "Cost", show="{:,.2f}".format),
+        TableColumn("Savable", "SavableCost", show="{:,.2f}".format),
     ]
     read = summary["read"]
     known = (
@@ -223,7 +208,7 @@ def _show_racks(summary: Summary) -> str:
     return (
         '<h2>Between racks</h2><p class="faint">What was read here cost so much on its way, at '
         f"{read['cost_per_gb']:g} for a GB (10^9 bytes) that leaves its rack.{known}</p>"
-        + to_table(["Kind", "From", "To", "GB", "Cost", "Savable"], rows, text_columns=3)
+        + _tabulate(columns, racks, text_columns=3)
     )
 
 
@@ -231,23 +216,19 @@ def _show_groups(summary: Summary) -> str:
     groups = summary["groups"]
     if not groups:
         return ""
-    rows = [
-        [
-            row["group"],
-            row["topic"],
-            str(row["partition"]),
-            row["Status"],
-            f"{row['LagRecords']:,}",
-            _size(row["LagBytes"]),
-            _optional(row["LagSeconds"], ",.0f"),
-        ]
-        for row in groups
+    columns = [
+        TableColumn("Group", "group"),
+        TableColumn("Topic", "topic"),
+        TableColumn("Partition", "partition"),
+        TableColumn("Status", "Status"),
+        TableColumn("Records behind", "LagRecords", show="{:,}".format),
+        TableColumn("Bytes", "LagBytes", show=_optional(show_bytes)),
+        TableColumn("Seconds", "LagSeconds", show=_optional("{:,.0f}".format)),
     ]
-    heads = ["Group", "Topic", "Partition", "Status", "Records behind", "Bytes", "Seconds"]
     return (
         '<h2>Consumer groups</h2><p class="faint">The partitions furthest behind first. Whether a '
         "group falls behind or catches up needs a second report.</p>"
-        f"{to_table(heads, rows, text_columns=2)}"
+        f"{_tabulate(columns, groups, text_columns=2)}"
     )
 
 
@@ -306,9 +287,13 @@ def _show_time(text: str) -> str:
     return f"{text[:10]} {text[11:16]} UTC"
 
 
-def _size(value: float | None) -> str:
-    return "" if value is None else show_bytes(value)
+def _tabulate(
+    columns: Sequence[TableColumn], rows: Iterable[Mapping[str, Any]], text_columns: int
+) -> str:
+    cells = [[str(each.show(row[each.name])) for each in columns] for row in rows]
+    return to_table([each.head for each in columns], cells, text_columns=text_columns)
 
 
-def _optional(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
+def _optional(show: Callable[[Any], str]) -> Callable[[Any], str]:
+    """The same for a value that may be missing."""
+    return lambda value: "" if value is None else show(value)

@@ -1,9 +1,12 @@
-"""A cluster's load in tables, computed by Spark, and in the few figures that a report shows."""
+"""A cluster's load in tables, computed by Spark, and in the few figures that a report shows.
+
+Tests: test_command.py
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from trimtab.cli.load.history import recall, remember
 from trimtab.cli.load.reading import Reading
+from trimtab.cli.table import show_bytes, show_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +28,7 @@ _SHOWN_TOPICS: Final = 4
 _KEY_LENGTH: Final = 60
 
 
-class Request(NamedTuple):
+class SurveyRequest(NamedTuple):
     """What a report is about.
 
     Attributes:
@@ -96,8 +100,10 @@ class Summary(TypedDict):
     groups: list[dict[str, Any]]
 
 
-def survey(session: SparkSession, request: Request) -> Tables:
+def survey(session: SparkSession, request: SurveyRequest, say: Callable[[str], None]) -> Tables:
     """Compute every table; the topics are read once, and once more for hot keys.
+
+    `say` is called with each step, as it begins.
 
     Each table is brought to the driver when it is computed, and the tables after it are computed
     from there: no query repeats another one, and the number of Spark's jobs does not grow with
@@ -118,14 +124,19 @@ def survey(session: SparkSession, request: Request) -> Tables:
     rows = [row for row in request.snapshot.partitions if row[1] in wanted]
     partitions = to_frame(session, to_arrow(rows, snapshots.PARTITIONS), snapshots.PARTITIONS)
     clients = to_frame(session, to_arrow(request.clients, load.CLIENTS), load.CLIENTS)
+    about = f"{show_count(len(request.topics), 'topic')}, about {show_bytes(request.reading.bytes)}"
+    steps = 2 if request.keys == "none" else 3
+    say(f"[1/{steps}] Reading sizes and times of {about} …")
     windows = collect(
         load.partition_load(_read(session, request, load.RECORDS), partitions, request.window)
     )
     keys = None
     if request.keys != "none":
+        say(f"[2/{steps}] Counting keys …")
         schema = load.KEYS if request.keys == "text" else load.KEY_HASHES
         sketches = load.key_sketches(_read(session, request, schema))
         keys = collect(load.hot_keys(sketches, request.top))
+    say(f"[{steps}/{steps}] Tables of topics, racks, brokers and groups …")
     with _joined_in_place(session):
         totals = collect(load.roll_up(windows.frame))
         skew = collect(load.topic_skew(totals.frame, partitions))
@@ -174,7 +185,7 @@ def _joined_in_place(session: SparkSession) -> Iterator[None]:
         session.conf.set(name, before)
 
 
-def summarize(request: Request, tables: Tables, cluster: str, version: str) -> Summary:
+def summarize(request: SurveyRequest, tables: Tables, cluster: str, version: str) -> Summary:
     """What the report shows; its size does not grow with the topics."""
     snapshot = request.snapshot
     wanted = set(request.topics)
@@ -212,12 +223,12 @@ def summarize(request: Request, tables: Tables, cluster: str, version: str) -> S
             "denied": list(request.denied),
         },
         "findings": tables.findings.to_pylist(),
-        "topics": _head(topics, request.top),
+        "topics": topics[: request.top],
         "partitions": sizes,
         "times": _sum_times(tables.partition_load, drawn),
         "hot_keys": [
             {**row, "key": _show_key(row)}
-            for row in _head(sorted(keys, key=lambda row: -row["ShareOfRecords"]), request.top)
+            for row in sorted(keys, key=lambda row: -row["ShareOfRecords"])[: request.top]
         ],
         "racks": _sum_racks(tables.rack_traffic.to_pylist(), request.top),
         "brokers": [
@@ -228,17 +239,14 @@ def summarize(request: Request, tables: Tables, cluster: str, version: str) -> S
             }
             for row in tables.broker_capacity.to_pylist()
         ],
-        "groups": _head(
-            [
-                {**row, "takenAt": row["takenAt"].isoformat()}
-                for row in sorted(lag, key=lambda row: (row["Status"] == "OK", -row["LagRecords"]))
-            ],
-            request.top,
-        ),
+        "groups": [
+            {**row, "takenAt": row["takenAt"].isoformat()}
+            for row in sorted(lag, key=lambda row: (row["Status"] == "OK", -row["LagRecords"]))
+        ][: request.top],
     }
 
 
-def _read(session: SparkSession, request: Request, schema: str) -> DataFrame:
+def _read(session: SparkSession, request: SurveyRequest, schema: str) -> DataFrame:
     from trimtab.spark.load.inputs import to_arrow, to_frame
 
     offsets = request.reading.offsets
@@ -257,10 +265,6 @@ def _read(session: SparkSession, request: Request, schema: str) -> DataFrame:
     reader = reader.options(**options).option("assign", json.dumps(assigned))
     reader = reader.option("startingOffsets", json.dumps(starting))
     return reader.option("endingOffsets", json.dumps(ending)).load()
-
-
-def _head(rows: list[dict[str, Any]], top: int) -> list[dict[str, Any]]:
-    return rows[:top]
 
 
 def _sum_times(table: pa.Table, drawn: Sequence[str]) -> list[dict[str, Any]]:
@@ -294,7 +298,7 @@ def _sum_racks(rows: list[dict[str, Any]], top: int) -> list[dict[str, Any]]:
         each = sums.setdefault(key, {**empty, "GB": 0.0, "Cost": 0.0, "SavableCost": 0.0})
         for name in ("GB", "Cost", "SavableCost"):
             each[name] += row[name]
-    return _head(sorted(sums.values(), key=lambda each: (-each["Cost"], -each["GB"])), top)
+    return sorted(sums.values(), key=lambda each: (-each["Cost"], -each["GB"]))[:top]
 
 
 def _show_key(row: Mapping[str, Any]) -> str:

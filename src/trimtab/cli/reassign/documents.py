@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from trimtab.cli.json_file import VERSION, read_entries, read_partition_entries
 from trimtab.cli.table import show_count
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
 
 _ANY = "any"
 _TOPICS = '{"version": 1, "topics": [{"topic": "t"}, …]}'

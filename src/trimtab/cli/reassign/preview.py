@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trimtab.balance.moves import Move, estimate_seconds
 from trimtab.cli.table import show_bytes, show_count
 
 _MOST_SHOWN = 20
+
+
+def warn_of_lone_brokers(lone: Mapping[int, int], partitions: int) -> list[str]:
+    """A sentence for each broker that is alone in its rack.
+
+    Args:
+        lone: by broker id, the partitions that must have a replica there.
+        partitions: number of all partitions of the plan.
+    """
+    return [
+        f"broker {broker} is alone in its rack, and so gets a replica of "
+        f"{'each partition' if count == partitions else f'{count} of {partitions} partitions'}: "
+        "add brokers to the rack, or use --disable-rack-aware"
+        for broker, count in sorted(lone.items())
+    ]
 
 
 def describe_moves(moves: Sequence[Move], throttle: int | None) -> dict[str, Any]:

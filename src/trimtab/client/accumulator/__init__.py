@@ -7,4 +7,7 @@
 java_accumulator_cy has the other way to end turns, for `partitioner.compat=java`.
 
 Compiled; the modules call each other in C, as their `.pxd` files declare.
+
+Tests: test_intake.py
+Tests of java_accumulator_cy: tests/unit/client/partitioner/test_partitioning_cases.py
 """

@@ -11,7 +11,7 @@ from trimtab.client.accumulator.queues_cy cimport (
     RowRun,
     TopicQueues,
 )
-from trimtab.wire.batch_cy cimport BatchBuilder
+from trimtab.kafka.wire.batch_cy cimport BatchBuilder
 
 cdef class Accumulator(Placement):
     cdef object _insert(self, Batch batch)

@@ -25,8 +25,8 @@ from trimtab.client.accumulator.queues_cy import (
     copy_of,
 )
 from trimtab.client.partitioner.partitioning import Partitioning, describe
-from trimtab.records import NO_OFFSET, NO_TIMESTAMP
-from trimtab.wire.batch_cy import BatchBuilder
+from trimtab.kafka.records import NO_OFFSET, NO_TIMESTAMP
+from trimtab.kafka.wire.batch_cy import BatchBuilder
 
 
 @cython.cclass
@@ -327,7 +327,7 @@ class Accumulator(Placement):
             self._release()
 
     @cython.locals(batch=Batch)
-    def take(self, queue: PartitionQueue) -> Batch:
+    def take_batch(self, queue: PartitionQueue) -> Batch:
         """Remove a queue's oldest batch and return it: it is closed, and in flight from now on."""
         self._acquire()
         try:
@@ -394,7 +394,7 @@ class Accumulator(Placement):
                     builder.append(timestamp, key, value, headers)
                     first = batch._first + index
                     part = Batch(batch.queue, builder, batch.created, batch.serial + index, first)
-                    self._chain.add(part, newer)
+                    self._chain.add_batch(part, newer)
                     newer = part
                     parts.append(part)
             for part in parts:
@@ -402,7 +402,7 @@ class Accumulator(Placement):
                 part.size = part.builder.size
                 self._count_memory(part)
                 self._insert(part)
-            self._chain.remove(batch)
+            self._chain.remove_batch(batch)
             batch.queue.topic_queues._unsettled += len(parts) - 1
             callbacks = batch._replace(parts)
             for place in range(0, len(callbacks), 2):
@@ -449,7 +449,7 @@ class Accumulator(Placement):
                 if queue._open is batch:
                     queue._open = None
                 queue._count(batch, -1)
-            self._chain.remove(batch)
+            self._chain.remove_batch(batch)
             queue.topic_queues._unsettled -= 1
             self._settled += batch.count
             callbacks = batch._settle(error, base_offset, log_append_time)

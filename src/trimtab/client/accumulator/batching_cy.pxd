@@ -3,7 +3,7 @@
 from trimtab.client.accumulator.memory_cy cimport BufferMemory
 from trimtab.client.accumulator.outgoing_cy cimport OutgoingRecord
 from trimtab.client.accumulator.queues_cy cimport Batch, BatchChain, NodeLoad, PartitionQueue, TopicQueues
-from trimtab.wire.batch_cy cimport BatchBuilder, BufferPool
+from trimtab.kafka.wire.batch_cy cimport BatchBuilder, BufferPool
 
 cdef class Batching:
     cdef readonly BufferMemory memory

@@ -24,7 +24,7 @@ from trimtab.client.accumulator.queues_cy import (
     TopicQueues,
     copy_of,
 )
-from trimtab.wire.batch_cy import BatchBuilder, BufferPool
+from trimtab.kafka.wire.batch_cy import BatchBuilder, BufferPool
 
 # Up to a fourth of the buffer memory is pooled for new batches when batches free it.
 _POOLED_SHARE = cython.declare(cython.longlong, 4)
@@ -208,7 +208,7 @@ class Batching:
         batch.count = 1
         self.records += 1
         self._count_memory(batch)
-        self._chain.add(batch, self._chain.newest)
+        self._chain.add_batch(batch, self._chain.newest)
         queue.batches.append(batch)
         queue._open = batch
         queue._count(batch, 1)

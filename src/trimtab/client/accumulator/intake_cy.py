@@ -13,9 +13,9 @@ import cython
 
 from trimtab.client.accumulator.placement_cy import Placement
 from trimtab.client.accumulator.queues_cy import Delivery
-from trimtab.client.arguments import checked_headers, checked_topic
-from trimtab.errors import NotSerialized, UsageError
-from trimtab.records import Headers, InContext, Serializers
+from trimtab.kafka.arguments import checked_headers, checked_topic
+from trimtab.kafka.errors import NotSerialized, UsageError
+from trimtab.kafka.records import Headers, InContext, Serializers
 
 if cython.compiled:
     from cython.cimports.trimtab.client.accumulator.placement_cy import (  # type: ignore[no-redef]
@@ -76,7 +76,7 @@ class Intake:
             self._hand_over()
         if self._serializers is not None:
             return self._send_objects(topic, value, key, headers, partition, timestamp, on_delivery)
-        delivery = self._placement.add(
+        delivery = self._placement.append_record(
             topic, value, key, headers, partition, timestamp, on_delivery, None
         )
         if delivery is None:
@@ -98,7 +98,7 @@ class Intake:
     ) -> Any:
         """`send` with serializers: of its own, because arguments that are replaced cost time."""
         topic, value, key, headers = _serialized(self._serializers, topic, value, key, headers)
-        delivery = self._placement.add(
+        delivery = self._placement.append_record(
             topic, value, key, headers, partition, timestamp, on_delivery, None
         )
         if delivery is None:
@@ -157,7 +157,7 @@ class AsyncIntake:
             await sleep(0)
         if self._serializers is not None:
             topic, value, key, headers = _serialized(self._serializers, topic, value, key, headers)
-        delivery = self._placement.add(
+        delivery = self._placement.append_record(
             topic, value, key, headers, partition, timestamp, on_delivery, None
         )
         if delivery is None:

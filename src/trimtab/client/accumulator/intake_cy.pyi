@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trimtab.client.accumulator.queues_cy import Delivery
-from trimtab.records import Headers
+from trimtab.kafka.records import Headers
 
 class Intake:
     def __init__(self, placement: Any, serializers: Any = None) -> None: ...

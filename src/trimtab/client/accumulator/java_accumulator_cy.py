@@ -13,7 +13,7 @@ import cython
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.accumulator.outgoing_cy import OutgoingRecord
 from trimtab.client.accumulator.queues_cy import Batch, PartitionQueue, TopicQueues
-from trimtab.wire.batch_cy import BatchBuilder
+from trimtab.kafka.wire.batch_cy import BatchBuilder
 
 
 @cython.final

@@ -19,12 +19,12 @@ class MemoryWait:
         self._accumulator = accumulator
         self.request: MemoryRequest | None = None
 
-    def begin(self, size: int) -> MemoryRequest:
+    def begin_wait(self, size: int) -> MemoryRequest:
         self.request = request = MemoryRequest(size)
         self._accumulator.queue_for_memory(request)
         return request
 
-    def end(self) -> None:
+    def end_wait(self) -> None:
         if self.request is not None:
             self._accumulator.cancel_memory_request(self.request)
             self.request = None

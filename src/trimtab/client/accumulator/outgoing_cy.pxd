@@ -1,7 +1,7 @@
 # C declarations of outgoing_cy.py. outgoing_cy.py explains the names.
 
-from trimtab.wire.batch_cy cimport BatchBuilder
-from trimtab.wire.rows_cy cimport Rows
+from trimtab.kafka.wire.batch_cy cimport BatchBuilder
+from trimtab.kafka.wire.rows_cy cimport Rows
 
 cdef class OutgoingRecord:
     cdef object key

@@ -5,16 +5,16 @@ from typing import Any
 
 import cython
 
-from trimtab.client.arguments import checked_header_name, checked_headers, shown
 from trimtab.client.partitioner.murmur2_cy import partition_for_key
-from trimtab.errors import UsageError
-from trimtab.wire.batch_cy import HEADER_BYTES, BatchBuilder
-from trimtab.wire.rows_cy import BytesColumn, Rows
+from trimtab.kafka.arguments import checked_header_name, checked_headers, shown
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.wire.batch_cy import HEADER_BYTES, BatchBuilder
+from trimtab.kafka.wire.rows_cy import BytesColumn, Rows
 
 if cython.compiled:
     from cython.cimports.trimtab.client.partitioner.murmur2_cy import partition_for_octets
-    from cython.cimports.trimtab.wire.batch_cy import BatchBuilder  # type: ignore[no-redef]
-    from cython.cimports.trimtab.wire.rows_cy import (  # type: ignore[no-redef]
+    from cython.cimports.trimtab.kafka.wire.batch_cy import BatchBuilder  # type: ignore[no-redef]
+    from cython.cimports.trimtab.kafka.wire.rows_cy import (  # type: ignore[no-redef]
         BytesColumn,
         Rows,
     )

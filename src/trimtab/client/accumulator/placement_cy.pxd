@@ -4,11 +4,11 @@ from trimtab.client.accumulator.batching_cy cimport Batching
 from trimtab.client.accumulator.memory_cy cimport MemoryRequest
 from trimtab.client.accumulator.outgoing_cy cimport OutgoingRecord
 from trimtab.client.accumulator.queues_cy cimport Batch, Delivery, PartitionQueue, RowRun, TopicQueues
-from trimtab.wire.batch_cy cimport BatchBuilder
-from trimtab.wire.rows_cy cimport Rows
+from trimtab.kafka.wire.batch_cy cimport BatchBuilder
+from trimtab.kafka.wire.rows_cy cimport Rows
 
 cdef class Placement(Batching):
-    cdef object add(
+    cdef object append_record(
         self,
         object topic,
         object value,

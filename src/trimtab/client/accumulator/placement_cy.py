@@ -28,7 +28,7 @@ from trimtab.client.accumulator.queues_cy import (
     TopicQueues,
     copy_of,
 )
-from trimtab.client.arguments import (
+from trimtab.kafka.arguments import (
     MAX_INT32,
     MAX_TIME,
     checked_callable,
@@ -36,9 +36,9 @@ from trimtab.client.arguments import (
     checked_time,
     checked_topic,
 )
-from trimtab.errors import UsageError
-from trimtab.wire.batch_cy import BatchBuilder
-from trimtab.wire.rows_cy import Rows
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.wire.batch_cy import BatchBuilder
+from trimtab.kafka.wire.rows_cy import Rows
 
 if cython.compiled:
     from cython.cimports.cpython.time import time as machine_clock
@@ -82,7 +82,9 @@ class Placement(Batching):
             UsageError: the producer is closed, the record is too large, the partition is negative,
                 or key, value or headers are not bytes.
         """
-        return self.add(topic, value, key, headers, partition, timestamp, on_delivery, None)
+        return self.append_record(
+            topic, value, key, headers, partition, timestamp, on_delivery, None
+        )
 
     def append_granted(
         self,
@@ -99,7 +101,7 @@ class Placement(Batching):
 
         With a request, None is returned only if the topic or partition is no longer known.
         """
-        return self.add(
+        return self.append_record(
             topic, value, key, headers, partition, timestamp, on_delivery, memory_request
         )
 
@@ -112,7 +114,7 @@ class Placement(Batching):
         size=cython.longlong,
         time=cython.longlong,
     )
-    def add(
+    def append_record(
         self,
         topic: Any,
         value: Any,

@@ -1,6 +1,6 @@
 # C declarations of queues_cy.py, for the accumulator. queues_cy.py explains the names.
 
-from trimtab.wire.batch_cy cimport BatchBuilder
+from trimtab.kafka.wire.batch_cy cimport BatchBuilder
 
 cdef class NodeLoad:
     cdef readonly int node_id
@@ -128,6 +128,6 @@ cdef class BatchChain:
     cdef readonly Batch oldest
     cdef readonly Batch newest
 
-    cdef object add(self, Batch batch, Batch older)
+    cdef object add_batch(self, Batch batch, Batch older)
     cdef object repair(self, list batches)
-    cdef object remove(self, Batch batch)
+    cdef object remove_batch(self, Batch batch)

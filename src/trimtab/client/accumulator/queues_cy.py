@@ -4,9 +4,10 @@
     TopicQueues ─▶ PartitionQueue ─▶ Batch ◀─ Delivery
                         └─▶ NodeLoad (of its leader)
 
-More than 600 lines, because these classes hold each other as C types, which Cython can do only
-within one module. `queues_cy.pxd` has the C types of the fields. Only the accumulator changes
-these objects, under its lock; partitioners and the sender read the public attributes.
+`queues_cy.pxd` has the C types of the fields. Only the accumulator changes these objects, under its
+lock; partitioners and the sender read the public attributes.
+
+Long because these classes hold each other as C types, which Cython can do only within one module.
 """
 
 from collections import deque
@@ -16,9 +17,9 @@ from typing import Any, SupportsIndex
 
 import cython
 
-from trimtab.client.arguments import checked_callable, checked_seconds, refuse_copying
-from trimtab.errors import BatchRefused, UsageError
-from trimtab.records import NO_OFFSET, NO_TIMESTAMP, Record, RecordMetadata
+from trimtab.kafka.arguments import checked_callable, checked_seconds, refuse_copying
+from trimtab.kafka.errors import BatchRefused, UsageError
+from trimtab.kafka.records import NO_OFFSET, NO_TIMESTAMP, Record, RecordMetadata
 
 
 @cython.final
@@ -234,6 +235,15 @@ class Delivery:
 
     def __hash__(self) -> int:
         return hash((id(self._batch.queue), self._index))
+
+    def __repr__(self) -> str:
+        batch = self._current_batch()
+        where = f"{batch.queue.topic}-{batch.queue.partition}"
+        if not batch.is_done:
+            return f"<Delivery to {where}, waiting>"
+        if batch.error is not None:
+            return f"<Delivery to {where}, failed: {self._error(batch)!r}>"
+        return f"<Delivery to {where}, stored at offset {self._metadata(batch).offset}>"
 
     def done(self) -> bool:
         """Whether the outcome is known."""
@@ -724,7 +734,7 @@ class BatchChain:
 
     @cython.cfunc
     @cython.locals(newer=Batch)
-    def add(self, batch: Batch, older: Batch | None) -> Any:
+    def add_batch(self, batch: Batch, older: Batch | None) -> Any:
         """Add a batch after `older`; at the beginning if that is None."""
         batch._older = older
         if older is None:
@@ -740,7 +750,7 @@ class BatchChain:
 
     @cython.cfunc
     @cython.locals(older=Batch, newer=Batch)
-    def remove(self, batch: Batch) -> Any:
+    def remove_batch(self, batch: Batch) -> Any:
         older, newer = batch._older, batch._newer
         batch._older = batch._newer = None
         if older is None:
@@ -759,7 +769,7 @@ class BatchChain:
         """Rebuild the chain from these batches, by age, after an interrupted change."""
         self.oldest = self.newest = None
         for batch in sorted(batches, key=_age):
-            self.add(batch, self.newest)
+            self.add_batch(batch, self.newest)
         return None
 
     @cython.locals(batch=Batch)

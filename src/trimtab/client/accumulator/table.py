@@ -1,8 +1,8 @@
 """Tables to records: `Producer.send_table` takes Arrow's columns, and what becomes of them.
 
     table ─▶ slices of 65,536 rows ─▶ Rows (wire/rows_cy.py) ─▶ accumulator.append_rows ─▶ batches
-                                                                                            │
-    TableDelivery ◀──────── settle(share of a batch) ◀──────────────────────────── acknowledged
+                                                                                              │
+    TableDelivery ◀──────── settle(share of a batch) ◀────────────────────────────── acknowledged
 
 A row costs no Python object; a batch costs one call of `settle`. pyarrow is imported on first use.
 """
@@ -19,11 +19,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from trimtab.client.accumulator.accumulator_cy import Accumulator
 from trimtab.client.accumulator.memory_wait import MemoryWait
-from trimtab.client.arguments import checked_callable, checked_seconds, refuse_copying
-from trimtab.errors import KafkaError, UsageError
-from trimtab.records import NO_OFFSET, Record, TopicPartition
-from trimtab.system.optional import import_pyarrow
-from trimtab.wire.rows_cy import NO_TIME, BytesColumn, HeadersColumn, Rows
+from trimtab.client.optional import import_pyarrow
+from trimtab.kafka.arguments import checked_callable, checked_seconds, refuse_copying
+from trimtab.kafka.errors import KafkaError, UsageError
+from trimtab.kafka.records import NO_OFFSET, Record, TopicPartition
+from trimtab.kafka.wire.rows_cy import NO_TIME, BytesColumn, HeadersColumn, Rows
 
 logger = logging.getLogger("trimtab.client")
 
@@ -181,6 +181,11 @@ class TableDelivery:
         assert self._error is not None
         return TableError(self._error, self._failed.copy(), self._summary(), self._lost)
 
+    @property
+    def stored(self) -> int:
+        """How many rows are acknowledged so far."""
+        return self._summary().records
+
     def raise_failed(self) -> None:
         """Raise TableError if rows have failed so far, without waiting for the others."""
         if self._failed:
@@ -259,7 +264,7 @@ class TableSend:
         )
         self._is_whole = True
 
-    def end(self) -> TableDelivery:
+    def end_table(self) -> TableDelivery:
         """No more rows follow."""
         self._check()
         self._is_whole = False
@@ -275,7 +280,7 @@ class TableSend:
 
     def _append_rows(self, topic: str, rows: Rows, first: int) -> int:
         taken: int = self._accumulator.append_rows(topic, rows, first, self.memory_wait.request)
-        self.memory_wait.end()
+        self.memory_wait.end_wait()
         return taken
 
 

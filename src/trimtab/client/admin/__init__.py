@@ -1,11 +1,16 @@
-"""The admin client on an event loop; `trimtab.blocking.admin` has the one for threads.
+"""The admin client on an event loop; `trimtab.client.blocking.admin` has the one for threads.
 
-async_admin          the public class
-topics, records, configs, reassignments, elections, log_dirs, eligible_leaders, transactions,
-producers, groups, group_offsets, cluster, features
-                     build the requests, and read the responses
+async_admin          the public class, which joins these families of methods:
+topics, records, configs, reassignments, elections, log_dirs, replica_ends, eligible_leaders,
+transactions, producers, groups, group_offsets, brokers, quorum, features
+                     check the arguments, build the requests, and read the responses
 calls                choose the broker, and retry
 answers              the types of arguments and results
+
+Tests: test_async_admin.py
+Tests of group_offsets: test_groups.py
+Tests of log_dirs, reassignments: tests/unit/client/blocking/test_admin.py
+Tests of producers: tests/unit/cli/test_transactions.py
 """
 
 from trimtab.client.admin.answers import (
@@ -22,12 +27,16 @@ from trimtab.client.admin.answers import (
     NewTopic,
     PartlyRefused,
     ProducerDescription,
+    Quorum,
+    QuorumReplica,
     Reassignment,
     ReplicaLog,
     TransactionDescription,
     TransactionListing,
 )
-from trimtab.client.admin.async_admin import AsyncAdmin, Moment
+from trimtab.client.admin.async_admin import AsyncAdmin
+from trimtab.client.admin.records import Moment
+from trimtab.client.admin.replica_ends import ReplicaEnds
 
 __all__ = [
     "AsyncAdmin",
@@ -45,7 +54,10 @@ __all__ = [
     "NewTopic",
     "PartlyRefused",
     "ProducerDescription",
+    "Quorum",
+    "QuorumReplica",
     "Reassignment",
+    "ReplicaEnds",
     "ReplicaLog",
     "TransactionDescription",
     "TransactionListing",

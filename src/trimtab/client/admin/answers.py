@@ -7,10 +7,10 @@ from enum import IntEnum
 from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from trimtab.client.network.connection import Node
-from trimtab.config import OptionType
-from trimtab.errors import BrokerError
-from trimtab.records import TopicPartition
-from trimtab.wire.sentinels import BROKER_DEFAULT
+from trimtab.kafka.errors import BrokerError
+from trimtab.kafka.options import OptionType
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.sentinels import BROKER_DEFAULT
 
 K = TypeVar("K")
 D = TypeVar("D")
@@ -225,6 +225,8 @@ class LogDirectory(NamedTuple):
     Attributes:
         error: why it cannot be read; None if it can.
         total_bytes, usable_bytes: of its volume; -1 if unknown.
+        is_cordoned: whether it takes no new replicas (KIP-1066); False from brokers before
+            Kafka 4.3.
     """
 
     path: str
@@ -232,6 +234,41 @@ class LogDirectory(NamedTuple):
     logs: dict[TopicPartition, ReplicaLog]
     total_bytes: int
     usable_bytes: int
+    is_cordoned: bool = False
+
+
+class QuorumReplica(NamedTuple):
+    """A node that has the cluster's metadata log: a controller or a broker.
+
+    Times are ms since the epoch, by the leader's clock. None if unknown, as from brokers before
+    Kafka 3.3.
+
+    Attributes:
+        log_end: the offset after its last record.
+        last_fetch_ms: when it last fetched from the leader; for the leader the present.
+        last_caught_up_ms: when it last had the leader's whole log; for the leader the present.
+    """
+
+    id: int
+    log_end: int | None
+    last_fetch_ms: int | None
+    last_caught_up_ms: int | None
+
+
+class Quorum(NamedTuple):
+    """The controllers, and the brokers that follow their log (KIP-836).
+
+    Attributes:
+        leader_id: the active controller's.
+        high_watermark: records of the metadata log before this offset are committed.
+        observers: the nodes that follow without a vote: brokers, and controllers that are none yet.
+    """
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
 
 
 class GroupListing(NamedTuple):

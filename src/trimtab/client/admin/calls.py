@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from trimtab.client.async_client import AsyncClient
 from trimtab.client.network.connection import Connection
 from trimtab.client.network.session import Session
-from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, UsageError, error_code
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.metadata import MetadataResponse
-from trimtab.wire.schema import Request
+from trimtab.kafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    Unavailable,
+    UsageError,
+    error_code,
+)
+from trimtab.kafka.wire.messages.metadata import MetadataResponse
+from trimtab.kafka.wire.schema import Request
 
+K = TypeVar("K")
 T = TypeVar("T")
 Response = TypeVar("Response")
 
@@ -73,7 +81,7 @@ class Calls:
                 waited += " (default.api.timeout.ms)"
             if isinstance(last, BrokerError):
                 raise BrokerError(last.code, f"{last.detail}; {waited}", last.subject) from None
-            why = last or "no broker answered"
+            why = last or session.connections.describe_silence()
             raise Unavailable(f"cannot {what} {waited}: {why}") from None
 
     async def fetch_metadata(self, topics: list[str] | None) -> MetadataResponse:
@@ -93,13 +101,13 @@ class Calls:
         """The connection to a certain broker, for requests that only it can answer.
 
         Raises:
-            UsageError: the cluster has no broker with this id.
+            UsageError: no live broker has this id.
         """
         await self.fetch_metadata([])
         nodes = self.session.metadata.nodes
         if broker not in nodes:
-            known = ", ".join(map(str, sorted(nodes)))
-            raise UsageError(f"broker {broker} is not in the cluster; there are {known}")
+            alive = ", ".join(map(str, sorted(nodes)))
+            raise UsageError(f"broker {broker} is not alive; alive are {alive}")
         return await self.session.connections.connect(broker)
 
     async def send_once(
@@ -120,9 +128,40 @@ class Calls:
             ) from None
 
 
+class Family(AsyncClient):
+    """A family of an admin client's methods."""
+
+    _calls: Calls
+
+
 def may_be_sent_again(error: BrokerError) -> bool:
     """Whether a change was refused with an error after which it can be sent again."""
     return error.code in _REFUSED_FOR_NOW
+
+
+def sort_answers(
+    answers: Iterable[tuple[K, BrokerError | None]],
+    missing: dict[K, Any],
+    done: list[K],
+    refusals: dict[K, BrokerError],
+) -> None:
+    """Sort a request's changes into those done and those refused; both are missing no longer.
+
+    Raises:
+        BrokerError: the first error after which a change can be sent again.
+    """
+    again: BrokerError | None = None
+    for change, error in answers:
+        if error is not None and may_be_sent_again(error):
+            again = again or error
+            continue
+        missing.pop(change, None)
+        if error is None:
+            done.append(change)
+        else:
+            refusals[change] = error
+    if again is not None:
+        raise again
 
 
 def raise_change_error(error: BrokerError | None) -> None:
@@ -131,6 +170,11 @@ def raise_change_error(error: BrokerError | None) -> None:
         raise error
     if error is not None:
         raise FinalError(error)
+
+
+def check_change(code: int, message: str | None, subject: str) -> None:
+    """Raise the error of a change that a response holds, as `raise_change_error` does."""
+    raise_change_error(read_error(code, message, subject))
 
 
 def read_error(code: int, message: str | None, subject: str) -> BrokerError | None:
@@ -151,11 +195,3 @@ def unknown_topic(name: str) -> BrokerError:
     return BrokerError(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic", f"topic {name}"
     )
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partition numbers by topic, as requests list them."""
-    grouped: dict[str, list[int]] = {}
-    for topic, index in partitions:
-        grouped.setdefault(topic, []).append(index)
-    return grouped

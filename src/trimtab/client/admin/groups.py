@@ -6,7 +6,7 @@ which protocol it uses (KIP-848).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeAlias
 
 from trimtab.client.admin.answers import (
@@ -16,29 +16,32 @@ from trimtab.client.admin.answers import (
     GroupType,
     PartlyRefused,
 )
-from trimtab.client.admin.calls import Calls, check, read_error
+from trimtab.client.admin.calls import Calls, Family, check, read_error
 from trimtab.client.network.connection import Connection, Node
 from trimtab.client.network.coordinator import CoordinatorKind, find_coordinators
-from trimtab.errors import BrokerError, ErrorCode
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.consumer_group_describe import (
+from trimtab.kafka.arguments import checked_texts
+from trimtab.kafka.errors import BrokerError, ErrorCode
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.consumer_group_describe import (
     Assignment,
     ConsumerGroupDescribeRequest,
     Member,
 )
-from trimtab.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
-from trimtab.wire.messages.consumer_protocol import (
+from trimtab.kafka.wire.messages.consumer_group_describe import (
+    DescribedGroup as DescribedConsumerGroup,
+)
+from trimtab.kafka.wire.messages.consumer_protocol import (
     PROTOCOL_TYPE,
     ConsumerProtocolAssignment,
     decode_embedded,
 )
-from trimtab.wire.messages.delete_groups import DeleteGroupsRequest
-from trimtab.wire.messages.describe_groups import (
+from trimtab.kafka.wire.messages.delete_groups import DeleteGroupsRequest
+from trimtab.kafka.wire.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,
 )
-from trimtab.wire.messages.list_groups import ListGroupsRequest
+from trimtab.kafka.wire.messages.list_groups import ListGroupsRequest
 
 Answers: TypeAlias = dict[str, BrokerError | None]
 """By group, the coordinator's error; None without one."""
@@ -59,71 +62,103 @@ ABOUT_THE_COORDINATOR: Final = (
 """After these codes the request is sent again, to the coordinator that is found then."""
 
 
-async def list_groups(
-    calls: Calls, states: Sequence[str], types: Sequence[str]
-) -> list[GroupListing]:
-    """Asks every broker: each lists the groups that it coordinates."""
+class GroupAdmin(Family):
+    """Lists, describes and deletes groups."""
 
-    async def ask() -> list[GroupListing]:
-        await calls.fetch_metadata([])
-        found: dict[str, GroupListing] = {}
-        for broker in sorted(calls.session.metadata.nodes):
-            connection = await calls.connect_to_broker(broker)
-            version = connection.version_of(ListGroupsRequest)
-            for what, words, since, release in (
-                ("states", states, _STATES_SINCE, "2.6"),
-                ("types", types, _TYPES_SINCE, "3.8"),
-            ):
-                if words and version < since:
-                    raise BrokerError(
-                        ErrorCode.UNSUPPORTED_VERSION,
-                        f"it serves ListGroups up to version {version}; {what} need {since} "
-                        f"(Kafka {release})",
-                        f"broker {broker}",
-                    )
-            response = await connection.request(
-                ListGroupsRequest(states_filter=list(states), types_filter=list(types)), version
-            )
-            check(response.error_code, None, f"broker {broker}")
-            for each in response.groups:
-                found[each.group_id] = GroupListing(
-                    each.group_id, each.protocol_type, each.group_state, each.group_type.lower()
+    async def list_groups(
+        self, states: Iterable[str] | None = None, types: Iterable[str] | None = None
+    ) -> list[GroupListing]:
+        """All groups that the cluster knows, sorted by id.
+
+        Args:
+            states: only groups in one of these states, such as `["Stable"]`; None for all.
+            types: only groups of these types, such as `["classic", "consumer"]`; None for all.
+
+        Raises:
+            BrokerError: UNSUPPORTED_VERSION, if a broker is too old to select by state (Kafka 2.6)
+                or by type (3.8).
+        """
+        # Asks every broker: each lists the groups that it coordinates.
+        states_asked = [] if states is None else checked_texts("states", states)
+        types_asked = [] if types is None else checked_texts("types", types)
+
+        async def ask() -> list[GroupListing]:
+            await self._calls.fetch_metadata([])
+            found: dict[str, GroupListing] = {}
+            for broker in sorted(self._calls.session.metadata.nodes):
+                connection = await self._calls.connect_to_broker(broker)
+                version = connection.version_of(ListGroupsRequest)
+                for what, words, since, release in (
+                    ("states", states_asked, _STATES_SINCE, "2.6"),
+                    ("types", types_asked, _TYPES_SINCE, "3.8"),
+                ):
+                    if words and version < since:
+                        raise BrokerError(
+                            ErrorCode.UNSUPPORTED_VERSION,
+                            f"it serves ListGroups up to version {version}; {what} need {since} "
+                            f"(Kafka {release})",
+                            f"broker {broker}",
+                        )
+                response = await connection.request(
+                    ListGroupsRequest(states_filter=states_asked, types_filter=types_asked), version
                 )
-        return [found[group] for group in sorted(found)]
+                check(response.error_code, None, f"broker {broker}")
+                for listed_group in response.groups:
+                    found[listed_group.group_id] = GroupListing(
+                        listed_group.group_id,
+                        listed_group.protocol_type,
+                        listed_group.group_state,
+                        listed_group.group_type.lower(),
+                    )
+            return [found[group] for group in sorted(found)]
 
-    return await calls.retry("list groups", ask)
+        return await self._calls.retry("list groups", ask)
 
+    async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """State and members of these groups, of both protocols; groups that no coordinator knows
+        are left out.
 
-async def describe_groups(calls: Calls, groups: Iterable[str]) -> dict[str, GroupDescription]:
-    found: dict[str, GroupDescription] = {}
+        Raises:
+            BrokerError: a coordinator refuses, such as GROUP_AUTHORIZATION_FAILED.
+        """
+        wanted = checked_texts("group_ids", group_ids)
+        found: dict[str, GroupDescription] = {}
 
-    async def describe(connection: Connection, node: Node, groups: list[str]) -> Answers:
-        answers: Answers = {}
-        if connection.serves(ConsumerGroupDescribeRequest):
-            await _describe_consumer_groups(connection, node, groups, found, answers)
-        classic = [group for group in groups if group not in answers]
-        if classic:
-            await _describe_classic_groups(connection, node, classic, found, answers)
-        return answers
+        async def describe(connection: Connection, node: Node, groups: list[str]) -> Answers:
+            answers: Answers = {}
+            if connection.serves(ConsumerGroupDescribeRequest):
+                await _describe_consumer_groups(connection, node, groups, found, answers)
+            classic = [group for group in groups if group not in answers]
+            if classic:
+                await _describe_classic_groups(connection, node, classic, found, answers)
+            return answers
 
-    for error in (await ask_coordinators(calls, "describe groups", groups, describe)).values():
-        raise error
-    return {group: found[group] for group in sorted(found)}
+        refusals = await ask_coordinators(self._calls, "describe groups", wanted, describe)
+        for error in refusals.values():
+            raise error
+        return {group: found[group] for group in sorted(found)}
 
+    async def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Delete groups without members, and their committed offsets.
 
-async def delete_groups(calls: Calls, groups: Iterable[str]) -> None:
-    async def delete(connection: Connection, node: Node, groups: list[str]) -> Answers:
-        response = await calls.send_once(
-            connection, DeleteGroupsRequest(groups_names=groups), "list_groups()"
-        )
-        return {
-            each.group_id: read_error(each.error_code, None, f"group {each.group_id}")
-            for each in response.results
-        }
+        Raises:
+            PartlyRefused: some groups have members (NON_EMPTY_GROUP), do not exist
+                (GROUP_ID_NOT_FOUND), or may not be deleted; the others are deleted.
+        """
+        wanted = checked_texts("group_ids", group_ids)
 
-    refusals = await ask_coordinators(calls, "delete groups", groups, delete)
-    if refusals:
-        raise PartlyRefused(refusals, None)
+        async def delete(connection: Connection, node: Node, groups: list[str]) -> Answers:
+            response = await self._calls.send_once(
+                connection, DeleteGroupsRequest(groups_names=groups), "list_groups()"
+            )
+            return {
+                result.group_id: read_error(result.error_code, None, f"group {result.group_id}")
+                for result in response.results
+            }
+
+        refusals = await ask_coordinators(self._calls, "delete groups", wanted, delete)
+        if refusals:
+            raise PartlyRefused(refusals, None)
 
 
 async def ask_coordinators(
@@ -148,9 +183,11 @@ async def ask_coordinators(
         trouble: BrokerError | None = None
         finder = await calls.connect_any()
         by_node: dict[Node, list[str]] = {}
-        for each in await find_coordinators(finder, CoordinatorKind.GROUP, list(missing)):
-            check(each.error_code, each.error_message, f"group {each.key}")
-            by_node.setdefault(Node(each.node_id, each.host, each.port), []).append(each.key)
+        for coordinator in await find_coordinators(finder, CoordinatorKind.GROUP, list(missing)):
+            check(coordinator.error_code, coordinator.error_message, f"group {coordinator.key}")
+            by_node.setdefault(
+                Node(coordinator.node_id, coordinator.host, coordinator.port), []
+            ).append(coordinator.key)
         calls.session.connections.update(by_node)
         for node, of_node in by_node.items():
             connection = await calls.session.connections.connect(node.id)
@@ -188,13 +225,13 @@ async def _describe_consumer_groups(
     response = await connection.request(
         ConsumerGroupDescribeRequest(group_ids=groups, include_authorized_operations=False)
     )
-    for each in response.groups:
-        error = read_error(each.error_code, each.error_message, f"group {each.group_id}")
+    for group in response.groups:
+        error = read_error(group.error_code, group.error_message, f"group {group.group_id}")
         if error is None:
-            found[each.group_id] = _read_consumer_group(each, node)
+            found[group.group_id] = _read_consumer_group(group, node)
         elif error.code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
             continue  # it may be a classic one
-        answers[each.group_id] = error
+        answers[group.group_id] = error
 
 
 async def _describe_classic_groups(
@@ -206,13 +243,13 @@ async def _describe_classic_groups(
 ) -> None:
     """Describe them; those that do not exist are not found."""
     response = await connection.request(DescribeGroupsRequest(groups=groups))
-    for each in response.groups:
-        error = read_error(each.error_code, each.error_message, f"group {each.group_id}")
+    for group in response.groups:
+        error = read_error(group.error_code, group.error_message, f"group {group.group_id}")
         if error is not None and error.code is ErrorCode.GROUP_ID_NOT_FOUND:
             error = None
-        elif error is None and each.group_state != _DEAD:
-            found[each.group_id] = _read_classic_group(each, node)
-        answers[each.group_id] = error
+        elif error is None and group.group_state != _DEAD:
+            found[group.group_id] = _read_classic_group(group, node)
+        answers[group.group_id] = error
 
 
 def _read_consumer_group(group: DescribedConsumerGroup, node: Node) -> GroupDescription:

@@ -6,27 +6,33 @@ import asyncio
 from collections.abc import Iterable
 
 from trimtab.client.admin.answers import LogDirectory, ReplicaLog
-from trimtab.client.admin.calls import Calls, check, read_error
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from trimtab.client.admin.calls import Calls, Family, check, read_error
+from trimtab.kafka.arguments import checked_brokers
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 
 
-async def describe_log_dirs(
-    calls: Calls, brokers: Iterable[int] | None
-) -> dict[int, list[LogDirectory]]:
-    async def describe() -> dict[int, list[LogDirectory]]:
-        if brokers is None:
-            await calls.fetch_metadata([])
-        wanted = sorted(calls.session.metadata.nodes if brokers is None else set(brokers))
-        return dict(
-            zip(
-                wanted,
-                await asyncio.gather(*(_describe_broker(calls, broker) for broker in wanted)),
-                strict=True,
-            )
-        )
+class LogDirAdmin(Family):
+    """Describes log directories."""
 
-    return await calls.retry("describe log directories", describe)
+    async def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None
+    ) -> dict[int, list[LogDirectory]]:
+        """The log directories of these brokers, or of all, with the logs in them.
+
+        Raises:
+            UsageError: there is no such broker.
+        """
+        chosen = None if brokers is None else checked_brokers("brokers", brokers)
+
+        async def describe() -> dict[int, list[LogDirectory]]:
+            if chosen is None:
+                await self._calls.fetch_metadata([])
+            wanted = sorted(self._calls.session.metadata.nodes if chosen is None else set(chosen))
+            found = await asyncio.gather(*(_describe_broker(self._calls, node) for node in wanted))
+            return dict(zip(wanted, found, strict=True))
+
+        return await self._calls.retry("describe log directories", describe)
 
 
 async def _describe_broker(calls: Calls, broker: int) -> list[LogDirectory]:
@@ -38,14 +44,15 @@ async def _describe_broker(calls: Calls, broker: int) -> list[LogDirectory]:
             result.log_dir,
             read_error(result.error_code, None, f"log directory {result.log_dir}"),
             {
-                TopicPartition(topic.name, each.partition_index): ReplicaLog(
-                    each.partition_size, each.offset_lag, each.is_future_key
+                TopicPartition(topic.name, partition.partition_index): ReplicaLog(
+                    partition.partition_size, partition.offset_lag, partition.is_future_key
                 )
                 for topic in result.topics
-                for each in topic.partitions
+                for partition in topic.partitions
             },
             result.total_bytes,
             result.usable_bytes,
+            result.is_cordoned,
         )
         for result in response.results
     ]

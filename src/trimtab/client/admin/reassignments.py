@@ -2,111 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from trimtab.client.admin.answers import PartlyRefused, Reassignment
 from trimtab.client.admin.calls import (
-    Calls,
-    by_topic,
+    Family,
     check,
-    may_be_sent_again,
-    raise_change_error,
+    check_change,
     read_error,
+    sort_answers,
 )
-from trimtab.errors import BrokerError
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.alter_partition_reassignments import (
+from trimtab.kafka.arguments import (
+    AnyPartition,
+    Partition,
+    checked_brokers,
+    checked_flag,
+    checked_mapping,
+    checked_partition,
+    checked_partitions,
+    shown,
+)
+from trimtab.kafka.errors import BrokerError
+from trimtab.kafka.records import TopicPartition, by_topic
+from trimtab.kafka.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from trimtab.wire.messages.list_partition_reassignments import (
+from trimtab.kafka.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
 
 
-async def alter_reassignments(
-    calls: Calls,
-    targets: Mapping[TopicPartition, Sequence[int] | None],
-    allow_replication_factor_change: bool,
-) -> None:
-    wanted = {
-        partition: None if replicas is None else list(replicas)
-        for partition, replicas in targets.items()
-    }
-    refusals: dict[TopicPartition, BrokerError] = {}
+class ReassignmentAdmin(Family):
+    """Begins, cancels and lists moves of partitions."""
 
-    async def alter() -> None:
-        connection = await calls.connect_to_controller()
-        request = AlterPartitionReassignmentsRequest(
-            timeout_ms=calls.timeout_ms,
-            allow_replication_factor_change=allow_replication_factor_change,
-            topics=[
-                ReassignableTopic(
-                    name=topic,
-                    partitions=[
-                        ReassignablePartition(
-                            partition_index=index, replicas=wanted[TopicPartition(topic, index)]
-                        )
-                        for index in indexes
-                    ],
-                )
-                for topic, indexes in by_topic(wanted).items()
-            ],
-        )
-        response = await calls.send_once(
-            connection,
-            request,
-            "list_reassignments()",
-        )
-        raise_change_error(read_error(response.error_code, response.error_message, "reassignments"))
-        again: list[BrokerError] = []
-        for topic in response.responses:
-            for result in topic.partitions:
-                partition = TopicPartition(topic.name, result.partition_index)
-                error = read_error(
-                    result.error_code,
-                    result.error_message,
-                    f"partition {partition.topic}-{partition.partition}",
-                )
-                if error is not None and may_be_sent_again(error):
-                    again.append(error)
-                    continue
-                wanted.pop(partition, None)
-                if error is not None:
-                    refusals[partition] = error
-        if again:
-            raise again[0]
+    async def alter_reassignments(
+        self,
+        targets: Mapping[AnyPartition, Sequence[int] | None],
+        allow_replication_factor_change: bool = True,
+    ) -> None:
+        """Move partitions to other brokers (KIP-455). Returns once the moves have begun;
+        `list_reassignments` lists the unfinished ones.
 
-    if wanted:
-        await calls.retry("alter reassignments", alter)
-    if refusals:
-        raise PartlyRefused(refusals, None)
+        Args:
+            targets: the new replicas of each partition, the preferred leader first; None cancels a
+                move.
+            allow_replication_factor_change: whether the number of replicas may change (KIP-860).
 
-
-async def list_reassignments(
-    calls: Calls, partitions: list[TopicPartition] | None
-) -> dict[TopicPartition, Reassignment]:
-    async def ask() -> dict[TopicPartition, Reassignment]:
-        connection = await calls.connect_to_controller()
-        request = ListPartitionReassignmentsRequest(
-            timeout_ms=calls.timeout_ms,
-            topics=None
-            if partitions is None
-            else [
-                ListPartitionReassignmentsTopics(name=topic, partition_indexes=indexes)
-                for topic, indexes in by_topic(partitions).items()
-            ],
-        )
-        response = await connection.request(request)
-        check(response.error_code, response.error_message, "reassignments")
-        return {
-            TopicPartition(topic.name, each.partition_index): Reassignment(
-                tuple(each.replicas), tuple(each.adding_replicas), tuple(each.removing_replicas)
-            )
-            for topic in response.topics
-            for each in topic.partitions
+        Raises:
+            PartlyRefused: some partitions cannot be moved; the other moves have begun.
+        """
+        wanted = {
+            checked_partition(partition): None
+            if brokers is None
+            else checked_brokers(f"the replicas of {shown(partition)}", brokers)
+            for partition, brokers in checked_mapping(
+                "targets", targets, "{('t', 0): [1, 2]}"
+            ).items()
         }
+        checked_flag("allow_replication_factor_change", allow_replication_factor_change)
+        refusals: dict[TopicPartition, BrokerError] = {}
 
-    return await calls.retry("list reassignments", ask)
+        async def alter() -> None:
+            connection = await self._calls.connect_to_controller()
+            request = AlterPartitionReassignmentsRequest(
+                timeout_ms=self._calls.timeout_ms,
+                allow_replication_factor_change=allow_replication_factor_change,
+                topics=[
+                    ReassignableTopic(
+                        name=topic,
+                        partitions=[
+                            ReassignablePartition(
+                                partition_index=index, replicas=wanted[TopicPartition(topic, index)]
+                            )
+                            for index in indexes
+                        ],
+                    )
+                    for topic, indexes in by_topic(wanted).items()
+                ],
+            )
+            response = await self._calls.send_once(connection, request, "list_reassignments()")
+            check_change(response.error_code, response.error_message, "reassignments")
+            answers = (
+                (
+                    TopicPartition(topic.name, result.partition_index),
+                    read_error(
+                        result.error_code,
+                        result.error_message,
+                        f"partition {topic.name}-{result.partition_index}",
+                    ),
+                )
+                for topic in response.responses
+                for result in topic.partitions
+            )
+            sort_answers(answers, wanted, [], refusals)
+
+        if wanted:
+            await self._calls.retry("alter reassignments", alter)
+        if refusals:
+            raise PartlyRefused(refusals, None)
+
+    async def list_reassignments(
+        self, partitions: Iterable[Partition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The unfinished reassignments of these partitions, or of the whole cluster."""
+        wanted = None if partitions is None else checked_partitions(partitions)
+
+        async def ask() -> dict[TopicPartition, Reassignment]:
+            connection = await self._calls.connect_to_controller()
+            request = ListPartitionReassignmentsRequest(
+                timeout_ms=self._calls.timeout_ms,
+                topics=None
+                if wanted is None
+                else [
+                    ListPartitionReassignmentsTopics(name=topic, partition_indexes=indexes)
+                    for topic, indexes in by_topic(wanted).items()
+                ],
+            )
+            response = await connection.request(request)
+            check(response.error_code, response.error_message, "reassignments")
+            return {
+                TopicPartition(topic.name, partition.partition_index): Reassignment(
+                    tuple(partition.replicas),
+                    tuple(partition.adding_replicas),
+                    tuple(partition.removing_replicas),
+                )
+                for topic in response.topics
+                for partition in topic.partitions
+            }
+
+        return await self._calls.retry("list reassignments", ask)

@@ -2,156 +2,219 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from trimtab.client.admin.answers import NewTopic
 from trimtab.client.admin.calls import (
     Calls,
+    Family,
     FinalError,
     check,
-    may_be_sent_again,
-    raise_change_error,
+    check_change,
     read_error,
+    sort_answers,
     unknown_topic,
 )
-from trimtab.client.arguments import (
+from trimtab.client.network.metadata import view_topic
+from trimtab.client.topic_view import TopicView
+from trimtab.kafka.arguments import (
     MAX_INT32,
     checked_brokers,
+    checked_flag,
     checked_integer,
     checked_mapping,
+    checked_names,
     checked_text,
     checked_topic,
     shown,
 )
-from trimtab.client.network.metadata import view_topic
-from trimtab.client.topic_view import TopicView
-from trimtab.errors import BrokerError, ErrorCode, UsageError
-from trimtab.wire.messages.create_partitions import (
+from trimtab.kafka.errors import BrokerError, ErrorCode, UsageError
+from trimtab.kafka.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from trimtab.wire.messages.create_topics import (
+from trimtab.kafka.wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from trimtab.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from trimtab.wire.sentinels import BROKER_DEFAULT
+from trimtab.kafka.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from trimtab.kafka.wire.sentinels import BROKER_DEFAULT
 
 _LAST_DELETE_BY_NAME_LIST: Final = 5
 
 
-async def list_topics(calls: Calls, include_internal: bool) -> list[str]:
-    response = await calls.retry("list topics", lambda: calls.fetch_metadata(None))
-    return sorted(
-        topic.name
-        for topic in response.topics
-        if topic.name
-        and topic.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE)
-        and (include_internal or not topic.is_internal)
-    )
+class TopicAdmin(Family):
+    """Lists, describes, creates, extends and deletes topics."""
 
-
-async def describe_topics(calls: Calls, names: list[str] | None) -> dict[str, TopicView]:
-    async def describe() -> dict[str, TopicView]:
-        response = await calls.fetch_metadata(names)
-        for topic in response.topics:
-            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise FinalError(unknown_topic(topic.name or ""))
-            check(topic.error_code, None, f"topic {topic.name}")
-        nodes = calls.session.metadata.nodes
-        return {topic.name or "": view_topic(topic, nodes) for topic in response.topics}
-
-    return await calls.retry("describe topics", describe)
-
-
-async def create_topics(calls: Calls, topics: Iterable[NewTopic], validate_only: bool) -> None:
-    if isinstance(topics, NewTopic) or not isinstance(topics, Iterable):
-        raise UsageError(f"topics={shown(topics)}: give a list of NewTopic")
-    wanted = {topic.name: topic for topic in map(_creatable, topics)}
-    refused: list[BrokerError] = []
-    created: list[str] = []
-
-    async def create() -> None:
-        connection = await calls.connect_to_controller()
-        request = CreateTopicsRequest(
-            topics=list(wanted.values()),
-            timeout_ms=calls.timeout_ms,
-            validate_only=validate_only,
+    async def topics(self, include_internal: bool = False) -> list[str]:
+        """The names of all topics, sorted."""
+        checked_flag("include_internal", include_internal)
+        response = await self._calls.retry("list topics", lambda: self._calls.fetch_metadata(None))
+        return sorted(
+            topic.name
+            for topic in response.topics
+            if topic.name
+            and topic.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE)
+            and (include_internal or not topic.is_internal)
         )
-        response = await calls.send_once(connection, request)
-        again: list[BrokerError] = []
-        for result in response.topics:
-            error = read_error(result.error_code, result.error_message, f"topic {result.name}")
-            if error is not None and may_be_sent_again(error):
-                again.append(error)
-                continue
-            wanted.pop(result.name, None)
-            if error is None:
-                created.append(result.name)
+
+    async def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
+        """Partitions, leaders and replicas by topic; of all topics if no names are given.
+
+        Raises:
+            BrokerError: UNKNOWN_TOPIC_OR_PARTITION, with the first unknown topic.
+        """
+        wanted = None if names is None else checked_names("names", names)
+
+        async def describe() -> dict[str, TopicView]:
+            response = await self._calls.fetch_metadata(wanted)
+            for topic in response.topics:
+                if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise FinalError(unknown_topic(topic.name or ""))
+                check(topic.error_code, None, f"topic {topic.name}")
+            nodes = self._calls.session.metadata.nodes
+            return {topic.name or "": view_topic(topic, nodes) for topic in response.topics}
+
+        return await self._calls.retry("describe topics", describe)
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = BROKER_DEFAULT,
+        replication_factor: int = BROKER_DEFAULT,
+        assignment: Mapping[int, Sequence[int]] | None = None,
+        config: Mapping[str, object] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Create a topic, and return once all its partitions have leaders.
+
+        Args:
+            partitions, replication_factor: -1 for the cluster's defaults.
+            assignment: instead of these two, the brokers of each partition, the preferred leader
+                first.
+            config: topic options, such as `{"retention.ms": 3600000}`.
+            validate_only: check the request without creating the topic.
+
+        Raises:
+            BrokerError: the cluster refuses; code and message say why.
+        """
+        topic = NewTopic(name, partitions, replication_factor, assignment, config)
+        await self.create_topics([topic], validate_only)
+
+    async def create_topics(self, topics: Iterable[NewTopic], validate_only: bool = False) -> None:
+        """Create several topics in one request, as `create_topic` does for one.
+
+        Raises:
+            BrokerError: the error of the first refused topic; the others are created all the same.
+        """
+        checked_flag("validate_only", validate_only)
+        if isinstance(topics, NewTopic) or not isinstance(topics, Iterable):
+            raise UsageError(f"topics={shown(topics)}: give a list of NewTopic")
+        wanted = {topic.name: topic for topic in map(_creatable, topics)}
+        created: list[str] = []
+        refusals: dict[str, BrokerError] = {}
+
+        async def create() -> None:
+            connection = await self._calls.connect_to_controller()
+            request = CreateTopicsRequest(
+                topics=list(wanted.values()),
+                timeout_ms=self._calls.timeout_ms,
+                validate_only=validate_only,
+            )
+            response = await self._calls.send_once(connection, request)
+            answers = (
+                (
+                    result.name,
+                    read_error(result.error_code, result.error_message, f"topic {result.name}"),
+                )
+                for result in response.topics
+            )
+            sort_answers(answers, wanted, created, refusals)
+
+        if wanted:
+            await self._calls.retry("create topics", create)
+        if created and not validate_only:
+            await self._calls.retry(
+                "wait for the topics' leaders", lambda: _see_leaders(self._calls, created)
+            )
+        for error in refusals.values():
+            raise error
+
+    async def create_partitions(
+        self,
+        name: str,
+        count: int,
+        assignment: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Add partitions to a topic, and return once all of them have leaders.
+
+        Args:
+            count: the new total number of partitions.
+            assignment: the brokers of each new one, the preferred leader first; if not given,
+                the cluster chooses.
+            validate_only: check the request without adding partitions.
+
+        Raises:
+            BrokerError: the cluster refuses; code and message say why.
+        """
+        name = checked_topic(name)
+        count = checked_integer("count", count, 1)
+        replicas = _checked_assignment(assignment)
+        checked_flag("validate_only", validate_only)
+
+        async def create() -> None:
+            connection = await self._calls.connect_to_controller()
+            topic = CreatePartitionsTopic(
+                name=name,
+                count=count,
+                assignments=None
+                if replicas is None
+                else [CreatePartitionsAssignment(broker_ids=brokers) for brokers in replicas],
+            )
+            response = await self._calls.send_once(
+                connection,
+                CreatePartitionsRequest(
+                    topics=[topic], timeout_ms=self._calls.timeout_ms, validate_only=validate_only
+                ),
+                "describe_topics()",
+            )
+            for result in response.results:
+                if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise FinalError(unknown_topic(name))
+                check_change(result.error_code, result.error_message, f"topic {name}")
+
+        await self._calls.retry("create partitions", create)
+        if not validate_only:
+            await self._calls.retry(
+                "wait for the partitions' leaders", lambda: _see_leaders(self._calls, [name])
+            )
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records.
+
+        Raises:
+            BrokerError: UNKNOWN_TOPIC_OR_PARTITION, or the cluster does not delete topics.
+        """
+        name = checked_topic(name)
+
+        async def delete() -> None:
+            connection = await self._calls.connect_to_controller()
+            version = connection.version_of(DeleteTopicsRequest)
+            request = DeleteTopicsRequest(timeout_ms=self._calls.timeout_ms)
+            if version > _LAST_DELETE_BY_NAME_LIST:
+                request.topics = [DeleteTopicState(name=name)]
             else:
-                refused.append(error)
-        if again:
-            raise again[0]
+                request.topic_names = [name]
+            response = await self._calls.send_once(connection, request)
+            for result in response.responses:
+                check_change(result.error_code, result.error_message, f"topic {name}")
 
-    if wanted:
-        await calls.retry("create topics", create)
-    if created and not validate_only:
-        await calls.retry("wait for the topics' leaders", lambda: _see_leaders(calls, created))
-    if refused:
-        raise refused[0]
-
-
-async def create_partitions(
-    calls: Calls,
-    name: str,
-    count: int,
-    assignment: list[list[int]] | None,
-    validate_only: bool,
-) -> None:
-    async def create() -> None:
-        connection = await calls.connect_to_controller()
-        topic = CreatePartitionsTopic(
-            name=name,
-            count=count,
-            assignments=None
-            if assignment is None
-            else [CreatePartitionsAssignment(broker_ids=brokers) for brokers in assignment],
-        )
-        response = await calls.send_once(
-            connection,
-            CreatePartitionsRequest(
-                topics=[topic], timeout_ms=calls.timeout_ms, validate_only=validate_only
-            ),
-            "describe_topics()",
-        )
-        for result in response.results:
-            if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise FinalError(unknown_topic(name))
-            raise_change_error(read_error(result.error_code, result.error_message, f"topic {name}"))
-
-    await calls.retry("create partitions", create)
-    if not validate_only:
-        await calls.retry("wait for the partitions' leaders", lambda: _see_leaders(calls, [name]))
-
-
-async def delete_topic(calls: Calls, name: str) -> None:
-    async def delete() -> None:
-        connection = await calls.connect_to_controller()
-        version = connection.version_of(DeleteTopicsRequest)
-        request = DeleteTopicsRequest(timeout_ms=calls.timeout_ms)
-        if version > _LAST_DELETE_BY_NAME_LIST:
-            request.topics = [DeleteTopicState(name=name)]
-        else:
-            request.topic_names = [name]
-        response = await calls.send_once(connection, request)
-        for result in response.responses:
-            raise_change_error(read_error(result.error_code, result.error_message, f"topic {name}"))
-
-    await calls.retry("delete a topic", delete)
+        await self._calls.retry("delete a topic", delete)
 
 
 async def _see_leaders(calls: Calls, names: list[str]) -> None:
@@ -204,7 +267,7 @@ def _creatable(topic: object) -> CreatableTopic:
     )
 
 
-def checked_assignment(assignment: object) -> list[list[int]] | None:
+def _checked_assignment(assignment: object) -> list[list[int]] | None:
     """The brokers of each new partition; None if the cluster chooses."""
     if assignment is None:
         return None

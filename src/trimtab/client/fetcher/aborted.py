@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from trimtab.wire.batch_cy import BatchHeader
-from trimtab.wire.messages.fetch import AbortedTransaction
+from trimtab.kafka.wire.batch_cy import BatchHeader
+from trimtab.kafka.wire.messages.fetch import AbortedTransaction
 
 
 def without_aborted(

@@ -7,13 +7,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from trimtab.client.arguments import shown
 from trimtab.client.partitioner.murmur2_cy import murmur2_column
-from trimtab.errors import CorruptData, UsageError
-from trimtab.records import TopicPartition
-from trimtab.wire.columns import BinaryColumn, Columns, HeadersColumn, SizeColumn
-from trimtab.wire.columns_cy import ColumnScanner
-from trimtab.wire.records_cy import RECORDS_LIMIT
+from trimtab.kafka.arguments import shown
+from trimtab.kafka.errors import CorruptData, UsageError
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.columns import BinaryColumn, Columns, HeadersColumn, SizeColumn
+from trimtab.kafka.wire.columns_cy import ColumnScanner
+from trimtab.kafka.wire.records_cy import RECORDS_LIMIT
 
 HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 SMALL_BYTES: Final = 64 * 1024

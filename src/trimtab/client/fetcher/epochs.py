@@ -7,14 +7,14 @@ from typing import Final
 
 from trimtab.client.fetcher.plan import EpochEnd, PartitionFetch
 from trimtab.client.network.connection import Connection
-from trimtab.errors import BrokerError, error_code
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.offset_for_leader_epoch import (
+from trimtab.kafka.errors import BrokerError, error_code
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from trimtab.wire.sentinels import CONSUMER
+from trimtab.kafka.wire.sentinels import CONSUMER
 
 _FIRST_VERSION_FOR_CONSUMERS: Final = 3
 """Before it, the request needed a permission that only brokers have."""

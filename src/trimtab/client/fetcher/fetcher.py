@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 
 from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.fetcher.epochs import can_ask, find_epoch_ends
-from trimtab.client.fetcher.offsets import Offsets
+from trimtab.client.fetcher.offsets import OffsetLookup
 from trimtab.client.fetcher.plan import (
     COMMITTED,
     Assignment,
@@ -34,12 +34,12 @@ from trimtab.client.fetcher.plan import (
     PartitionFetch,
 )
 from trimtab.client.fetcher.rates import WriteRates
-from trimtab.client.fetcher.sessions import FetchSession, Turn, Wanted
+from trimtab.client.fetcher.sessions import FetchSessionHandler, Turn, Wanted
 from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.client.network.connection import Connection
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.metadata import Metadata
-from trimtab.errors import (
+from trimtab.kafka.errors import (
     BrokerError,
     ErrorCode,
     KafkaError,
@@ -47,16 +47,16 @@ from trimtab.errors import (
     Unavailable,
     UsageError,
 )
-from trimtab.records import NO_OFFSET, TopicPartition
-from trimtab.wire.messages.fetch import (
+from trimtab.kafka.records import NO_OFFSET, TopicPartition, by_topic
+from trimtab.kafka.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
     ForgottenTopic,
 )
-from trimtab.wire.sentinels import CONSUMER, FINAL_EPOCH, NO_EPOCH, NO_LEADER, NO_SESSION
-from trimtab.wire.types import ZERO_UUID
+from trimtab.kafka.wire.sentinels import CONSUMER, FINAL_EPOCH, NO_EPOCH, NO_LEADER, NO_SESSION
+from trimtab.kafka.wire.types import ZERO_UUID
 
 logger = logging.getLogger("trimtab.client")
 
@@ -87,7 +87,7 @@ class Fetcher:
         self,
         connections: Connections,
         metadata: Metadata,
-        offsets: Offsets,
+        offsets: OffsetLookup,
         options: FetchOptions,
         random: Random,
         metrics: ConsumerMetrics,
@@ -103,7 +103,7 @@ class Fetcher:
         self._plan = FetchPlan(options, random)
         self.ready: deque[Fetched] = deque()
         self._busy: set[int] = set()
-        self._sessions: defaultdict[int, FetchSession] = defaultdict(FetchSession)
+        self._sessions: defaultdict[int, FetchSessionHandler] = defaultdict(FetchSessionHandler)
         self._lookups: set[asyncio.Task[None]] = set()
         self._waiting: asyncio.Future[None] | None = None
         self._scheduled: asyncio.Handle | None = None
@@ -115,7 +115,12 @@ class Fetcher:
     def update(self, assignments: Mapping[TopicPartition, Assignment]) -> None:
         """Read these partitions from now on, and no others."""
         self._plan.update(assignments)
-        self._metadata.add(dict.fromkeys(partition.topic for partition in assignments))
+        self._metadata.watch(dict.fromkeys(partition.topic for partition in assignments))
+        for (topic, _), assignment in assignments.items():
+            if assignment.topic_id != ZERO_UUID:
+                known = self._metadata.topic_id(topic)
+                if known not in (assignment.topic_id, ZERO_UUID):
+                    self._metadata.doubt_id(topic)
         self._act_soon()
 
     def drained(self, fetched: deque[Fetched]) -> None:
@@ -267,7 +272,9 @@ class Fetcher:
             error = self._metadata.error(partition.topic)
             if error is not None and not error.retriable:
                 self._arrive(self._plan.fail(partition, error, now))
-        due_fetches = self._plan.due_fetches(now, self._leader, self._busy, self._leader_epoch)
+        due_fetches = self._plan.due_fetches(
+            now, self._leader, self._busy, self._leader_epoch, self._can_read
+        )
         for node, fetch in due_fetches.items():
             connection = self._connections.ready(node)
             if connection is not None:
@@ -289,18 +296,19 @@ class Fetcher:
     def _drop_lost(self, fetches: list[PartitionFetch]) -> list[PartitionFetch]:
         """Those with positions of present topics; the consumer is told of the others. Their topics
         were deleted and created again, and so have other ids (KIP-516)."""
+        now = {each: self._metadata.topic_id(each.partition.topic) for each in fetches}
         lost = {
-            each
-            for each in fetches
-            if each.topic_id != ZERO_UUID
-            and self._metadata.topic_id(each.partition.topic) not in (each.topic_id, ZERO_UUID)
+            fetch
+            for fetch in fetches
+            if fetch.topic_id != ZERO_UUID and now[fetch] not in (fetch.topic_id, ZERO_UUID)
         }
         if not lost:
             return fetches
         for topic in sorted({each.partition.topic for each in lost}):
             logger.warning("topic %s was deleted and created again", topic)
-        for each in lost:
-            self._report([each.partition], TopicRecreated(str(each.partition), each.offset))
+        for fetch in lost:
+            error = TopicRecreated(str(fetch.partition), fetch.offset, fetch.topic_id, now[fetch])
+            self._report([fetch.partition], error)
         return [each for each in fetches if each not in lost]
 
     def _leader(self, partition: TopicPartition) -> int:
@@ -311,6 +319,16 @@ class Fetcher:
         if view is None or partition.partition >= view.partition_count:
             return NO_EPOCH
         return view.partitions[partition.partition].leader_epoch
+
+    def _can_read(self, partition: TopicPartition, node: int) -> bool:
+        """Whether a replica is online and its broker was not lost. A lost one is connected to, and
+        read from again as soon as that succeeds."""
+        if node not in self._metadata.nodes or self._metadata.is_offline(partition, node):
+            return False
+        if self._connections.last_error(node) is None:
+            return True
+        self._connections.open_soon(node)
+        return False
 
     def _fetch(self, node: int, connection: Connection, fetch: NodeFetch) -> None:
         asked = self._drop_lost(fetch.partitions)
@@ -329,13 +347,13 @@ class Fetcher:
             return
         knows_last_epoch = version >= _LAST_EPOCH_SINCE
         wanted = {
-            each.partition: Wanted(
-                each.topic_id,
-                each.offset,
-                each.leader_epoch,
-                each.last_epoch if knows_last_epoch else NO_EPOCH,
+            partition_fetch.partition: Wanted(
+                partition_fetch.topic_id,
+                partition_fetch.offset,
+                partition_fetch.leader_epoch,
+                partition_fetch.last_epoch if knows_last_epoch else NO_EPOCH,
             )
-            for each in fetch.partitions
+            for partition_fetch in fetch.partitions
         }
         session = self._sessions[node]
         turn = session.next_turn(wanted, version)
@@ -382,9 +400,7 @@ class Fetcher:
                     partition_max_bytes=options.limits.partition_max_bytes,
                 )
             )
-        forgotten: dict[tuple[str, bytes], list[int]] = {}
-        for (topic, index), topic_id in turn.forgotten:
-            forgotten.setdefault((topic, topic_id), []).append(index)
+        forgotten = by_topic(((topic, id), index) for (topic, index), id in turn.forgotten)
         return FetchRequest(
             replica_id=CONSUMER,
             max_wait_ms=int(options.max_wait * 1000) if fetch.may_wait else 0,
@@ -398,7 +414,7 @@ class Fetcher:
                 ForgottenTopic(topic=name, topic_id=topic_id, partitions=partitions)
                 for (name, topic_id), partitions in forgotten.items()
             ],
-            rack_id=options.rack,
+            rack_id=options.rack if fetch.names_rack else "",
         )
 
     def _receive(
@@ -406,9 +422,9 @@ class Fetcher:
     ) -> None:
         now = asyncio.get_running_loop().time()
         fetched, is_stale = self._plan.receive(fetch.partitions, response, names, now, node)
-        for each in fetched:
-            if isinstance(each.result, Batches):
-                self.write_rates.note(each.result, now)
+        for fetched_partition in fetched:
+            if isinstance(fetched_partition.result, Batches):
+                self.write_rates.note(fetched_partition.result, now)
         if fetched:
             self._arrive(fetched)
         if is_stale:
@@ -496,7 +512,8 @@ class Fetcher:
                     [partition],
                     UsageError(
                         f"the group has committed no offset of {partition}, and"
-                        " auto.offset.reset=none; commit one, seek() to one, or set another reset"
+                        " auto.offset.reset=none; commit one, seek() to one, or set it"
+                        " to earliest or latest"
                     ),
                 )
         return begin

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from trimtab.client.network.options import Options
 from trimtab.client.network.session import Session
-from trimtab.errors import (
+from trimtab.kafka.errors import (
     AuthenticationFailed,
     BrokerError,
     ErrorCode,
@@ -18,13 +18,20 @@ from trimtab.errors import (
     Unavailable,
     error_code,
 )
-from trimtab.records import NO_OFFSET, TopicPartition
-from trimtab.wire.messages.list_offsets import (
+from trimtab.kafka.records import NO_OFFSET, TopicPartition
+from trimtab.kafka.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from trimtab.wire.sentinels import CONSUMER, EARLIEST, LATEST, MAX_TIMESTAMP, NO_EPOCH, NO_LEADER
+from trimtab.kafka.wire.sentinels import (
+    CONSUMER,
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    NO_EPOCH,
+    NO_LEADER,
+)
 
 logger = logging.getLogger("trimtab.client")
 
@@ -52,7 +59,7 @@ class OffsetAndTimestamp(NamedTuple):
     leader_epoch: int = NO_EPOCH
 
 
-class Offsets:
+class OffsetLookup:
     """Looks up offsets at the partitions' leaders; asks the new leader if leadership moved."""
 
     def __init__(self, session: Session) -> None:

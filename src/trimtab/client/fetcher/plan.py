@@ -7,6 +7,9 @@ The rules (KIP-74 and Kafka's `AbstractFetch`):
 - What is fetched and what a fetch may bring never exceed `fetch.max.bytes` by broker, nor
   `max.partition.fetch.bytes` by partition, except by one batch that is larger than the limit. The
   batches that the reader has begun with count as handed out.
+- One response brings at most a quarter of `fetch.max.bytes`: the memory of a response is freed when
+  all of it is read. So half of the limit unread, a quarter under way and a quarter that is partly
+  read are together no more than the limit.
 - A broker with unread batches is asked for its other partitions only if one of these has more
   records, and at most half of the limit is unread. Such a fetch must not wait for records: it would
   hold up the partitions that are read meanwhile.
@@ -18,6 +21,8 @@ The rules (KIP-74 and Kafka's `AbstractFetch`):
   before it is asked for more (KIP-320). From Fetch version 12 on it also says so by itself.
 - A position that a broker has found or served belongs to a topic's id. If the topic is deleted and
   created again, the position is lost: `Fetcher` compares the ids before it asks (KIP-516).
+
+Long because requests and responses change the same partitions, and the limits count both.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ from typing import Final, NamedTuple
 from trimtab.client.fetcher.aborted import without_aborted
 from trimtab.client.fetcher.offsets import Isolation
 from trimtab.client.network.backoff import Backoff
-from trimtab.errors import (
+from trimtab.kafka.errors import (
     BrokerError,
     CorruptData,
     ErrorCode,
@@ -40,16 +45,16 @@ from trimtab.errors import (
     LogTruncation,
     error_code,
 )
-from trimtab.records import NO_OFFSET, TopicPartition
-from trimtab.wire.batch_header import BatchHeader, is_cut_short, read_whole_header, verify
-from trimtab.wire.fetch_limits import FetchLimits
-from trimtab.wire.messages.fetch import (
+from trimtab.kafka.records import NO_OFFSET, TopicPartition
+from trimtab.kafka.wire.batch_header import BatchHeader, is_cut_short, read_whole_header, verify
+from trimtab.kafka.wire.fetch_limits import FetchLimits
+from trimtab.kafka.wire.messages.fetch import (
     EpochEndOffset,
     FetchResponse,
     PartitionData,
 )
-from trimtab.wire.sentinels import NO_BROKER, NO_EPOCH, NO_LEADER
-from trimtab.wire.types import ZERO_UUID
+from trimtab.kafka.wire.sentinels import NO_BROKER, NO_EPOCH, NO_LEADER
+from trimtab.kafka.wire.types import ZERO_UUID
 
 logger = logging.getLogger("trimtab.client")
 
@@ -57,6 +62,11 @@ COMMITTED: Final = -5
 """Begin at the offset that the group has committed. No offset, nor a time of ListOffsets."""
 NO_END: Final = 2**63 - 1
 """The `end` of a partition that is read for ever."""
+_BARREN_RESPONSES: Final = 5
+_BARREN_SECONDS: Final = 3.0
+"""If so many responses, over so long, bring no record of an offset, it has none."""
+_LEAST_PART: Final = 1024 * 1024
+"""Of smaller limits a response may bring all: requests would cost more than their memory."""
 _PATIENCE: Final = 5
 """How often metadata may be older than the position before it is taken as a new topic's, where
 topics have no ids."""
@@ -82,6 +92,12 @@ class Batches(NamedTuple):
     data: memoryview
     leader_epochs: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def is_barren(self) -> bool:
+        """Whether the log has no record batch at these offsets; `data` is also empty if all are of
+        aborted transactions."""
+        return not self.leader_epochs
+
 
 class Fetched(NamedTuple):
     """A result for the consumer: batches of one partition, or the error instead of them."""
@@ -100,6 +116,7 @@ class Assignment(NamedTuple):
         is_paused: whether the partition is not fetched for now.
         end: where reading stops: nothing is fetched from this offset on.
         leader_epoch: of the record before `start`; -1 if it is not known.
+        topic_id: of the topic to which `start` belongs; zero if it is not known.
     """
 
     epoch: int
@@ -107,6 +124,7 @@ class Assignment(NamedTuple):
     is_paused: bool
     end: int = NO_END
     leader_epoch: int = NO_EPOCH
+    topic_id: bytes = ZERO_UUID
 
 
 class PartitionFetch(NamedTuple):
@@ -133,11 +151,13 @@ class NodeFetch(NamedTuple):
         partitions: in the order of the request.
         max_bytes: what the response may bring.
         may_wait: whether the broker may wait for records.
+        names_rack: whether the broker may name replicas that are nearer (KIP-392).
     """
 
     partitions: list[PartitionFetch]
     max_bytes: int
     may_wait: bool
+    names_rack: bool
 
 
 class EpochEnd(NamedTuple):
@@ -183,7 +203,8 @@ class _PartitionState:
     origin_epoch: int
     """The leader epoch of the record before `origin`."""
     topic_id: bytes = ZERO_UUID
-    """Of the topic to which `offset` belongs; zero until a broker has looked it up or served it."""
+    """Of the topic to which `offset` belongs; zero until the consumer has named it, or a broker has
+    looked `offset` up or served it."""
     valid_in: int = NO_EPOCH
     """The leader epoch in which the log was found to have that record."""
     is_validating: bool = False
@@ -197,6 +218,11 @@ class _PartitionState:
     """The broker that they came from."""
     has_more: bool = False
     """Whether the last response showed more records to fetch."""
+    known_end: int = NO_OFFSET
+    """As `log_end`, but of any epoch: a session leaves a partition out if nothing is new."""
+    barren: int = 0
+    """How many responses brought nothing, although there is more to fetch."""
+    barren_since: float = 0.0
     is_located: bool = True
     failures: int = 0
     not_before: float = 0.0
@@ -214,6 +240,7 @@ class _NodeState:
     unread: int = 0
     is_unread: bool = False
     has_more: bool = False
+    names_rack: bool = True
 
 
 def _no_id(_: str) -> bytes:
@@ -222,6 +249,10 @@ def _no_id(_: str) -> bytes:
 
 def _no_epoch(partition: TopicPartition) -> int:
     return NO_EPOCH
+
+
+def _any_replica(partition: TopicPartition, node: int) -> bool:
+    return True
 
 
 class FetchPlan:
@@ -250,6 +281,8 @@ class FetchPlan:
                     assignment.end,
                     assignment.leader_epoch,
                     assignment.leader_epoch,
+                    assignment.topic_id,
+                    known_end=NO_OFFSET if state is None else state.known_end,
                 )
             else:
                 state.is_paused = assignment.is_paused
@@ -260,14 +293,19 @@ class FetchPlan:
         leader: Callable[[TopicPartition], int],
         busy: Container[int],
         leader_epoch: Callable[[TopicPartition], int] = _no_epoch,
+        can_read: Callable[[TopicPartition, int], bool] = _any_replica,
     ) -> dict[int, NodeFetch]:
         """What to fetch now, by broker.
+
+        A partition whose nearest replica cannot be read is fetched from its leader, which would
+        name the same replica again, and so is not told the rack.
 
         Args:
             now: the loop's time.
             leader: the node that leads a partition, or -1.
             busy: nodes with a fetch in flight.
             leader_epoch: the leader epoch of a partition, or -1.
+            can_read: whether a partition's replica on a node can be read, as far as is known.
         """
         nodes: dict[int, _NodeState] = {}
         for state in self._states.values():
@@ -277,7 +315,9 @@ class FetchPlan:
                 source.unread += state.unread
                 source.is_unread |= not state.is_paused
             elif _is_wanted(state, now):
-                node = self._node(state, now, leader)
+                nearest = state.replica if now < state.replica_until else NO_BROKER
+                is_near = nearest != NO_BROKER and can_read(state.partition, nearest)
+                node = nearest if is_near else leader(state.partition)
                 if node == NO_LEADER or node in busy:
                     continue
                 epoch = leader_epoch(state.partition)
@@ -286,28 +326,25 @@ class FetchPlan:
                 due = nodes.setdefault(node, _NodeState())
                 due.partitions += 1
                 due.has_more |= state.has_more
+                due.names_rack &= is_near or nearest == NO_BROKER
                 due.fetches.append(_fetch_of(state, epoch))
         fetches = {}
         for node, due in nodes.items():
             if due.fetches and (room := self._room(due)) is not None:
-                fetches[node] = NodeFetch(due.fetches, room, not due.is_unread)
+                fetches[node] = NodeFetch(due.fetches, room, not due.is_unread, due.names_rack)
         return fetches
 
     def _room(self, node: _NodeState) -> int | None:
         """How many bytes to ask a broker for now; None for not yet."""
         limits = self._limits
+        part = max(limits.max_bytes // 4, min(limits.max_bytes, _LEAST_PART))
         if not node.is_unread:
             # Of paused partitions any amount may be unread; it must not stop the others.
-            return max(limits.max_bytes - node.unread, limits.max_bytes // 2)
+            return min(part, max(limits.max_bytes - node.unread, limits.max_bytes // 2))
         limit = min(limits.max_bytes, node.partitions * limits.partition_max_bytes)
-        return limit - node.unread if node.has_more and node.unread <= limit // 2 else None
-
-    def _node(
-        self, state: _PartitionState, now: float, leader: Callable[[TopicPartition], int]
-    ) -> int:
-        if state.replica != NO_BROKER and now < state.replica_until:
-            return state.replica
-        return leader(state.partition)
+        if not node.has_more or node.unread > limit // 2:
+            return None
+        return min(part, limit - node.unread)
 
     def begin_validations(
         self,
@@ -433,11 +470,11 @@ class FetchPlan:
     def fail(self, partition: TopicPartition, error: KafkaError, now: float) -> list[Fetched]:
         """Queue an error for the consumer; the partition is retried after it was taken."""
         state = self._states.get(partition)
-        if state is None or state.is_ready:
+        if state is None:
             return []
         state.is_located = True
         state.is_validating = False
-        return [self._fail(state, error, now)]
+        return [] if state.is_ready else [self._fail(state, error, now)]
 
     def is_open(self, fetch: PartitionFetch) -> bool:
         """Whether the partition still has this epoch and offset, so that an answer counts."""
@@ -500,7 +537,8 @@ class FetchPlan:
         is_stale = False
         if response.error_code != ErrorCode.NONE:
             for fetch in asked.values():
-                is_stale |= self._refuse(fetch, error_code(response.error_code), now, ready)
+                code = error_code(response.error_code)
+                is_stale |= self._refuse(fetch, code, now, ready, node)
             return ready, is_stale
         for topic in response.responses:
             name = topic.topic or names.get(topic.topic_id, "")
@@ -509,19 +547,49 @@ class FetchPlan:
                 if answered is None:
                     continue
                 if data.error_code != ErrorCode.NONE:
-                    is_stale |= self._refuse(answered, error_code(data.error_code), now, ready)
+                    code = error_code(data.error_code)
+                    is_stale |= self._refuse(answered, code, now, ready, node)
                 elif data.diverging_epoch.epoch >= 0:
-                    is_stale |= self._diverge(answered, data.diverging_epoch, now, ready)
+                    is_stale |= self._diverge(answered, data.diverging_epoch, now, ready, node)
                 else:
                     self._accept(answered, data, now, ready)
         for fetched in ready:
             self._states[fetched.partition].source = node
+        if not response.throttle_time_ms and not any(
+            data.records or data.error_code
+            for topic in response.responses
+            for data in topic.partitions
+        ):
+            ready += self._end_barren(asked.values(), now)
         if not ready:
             # A broker that brings nothing although it has more is not asked again without a wait.
             for partition in asked:
                 if (state := self._states.get(partition)) is not None:
                     state.has_more = False
         return ready, is_stale
+
+    def _end_barren(self, fetches: Iterable[PartitionFetch], now: float) -> list[Fetched]:
+        """After a response without records: ends reads of one offset, a log's last, that has none.
+
+        Kafka's brokers send the batch of any offset before the end of what may be read. Others
+        count offsets to that end which they never send (Redpanda).
+        """
+        ended = []
+        for fetch in fetches:
+            state = self._current(fetch)
+            if state is None or not state.offset + 1 == state.end == state.known_end:
+                continue
+            if not state.barren:
+                state.barren_since = now
+            state.barren += 1
+            if state.barren >= _BARREN_RESPONSES and now - state.barren_since >= _BARREN_SECONDS:
+                nothing = Batches(
+                    *(state.partition, state.offset, state.end, state.end, memoryview(b""))
+                )
+                state.offset = state.end
+                state.is_ready, state.unread = True, 0
+                ended.append(Fetched(state.partition, state.epoch, nothing))
+        return ended
 
     def _current(self, fetch: PartitionFetch) -> _PartitionState | None:
         state = self._states.get(fetch.partition)
@@ -539,6 +607,7 @@ class FetchPlan:
         state.topic_id = fetch.topic_id
         is_committed = self._options.isolation is Isolation.READ_COMMITTED
         state.log_end = data.last_stable_offset if is_committed else data.high_watermark
+        state.known_end = state.log_end
         if data.preferred_read_replica >= 0:
             state.replica = data.preferred_read_replica
             state.replica_until = now + self._options.replica_max_age
@@ -600,13 +669,18 @@ class FetchPlan:
         return headers, end
 
     def _refuse(
-        self, fetch: PartitionFetch, code: ErrorCode, now: float, ready: list[Fetched]
+        self,
+        fetch: PartitionFetch,
+        code: ErrorCode,
+        now: float,
+        ready: list[Fetched],
+        node: int,
     ) -> bool:
         state = self._current(fetch)
         if state is None:
             return False
         self._states.move_to_end(fetch.partition)
-        if state.replica != NO_BROKER:
+        if state.replica == node != NO_BROKER:
             # Only the leader's errors count: a follower may lag or have lost its role (KIP-392).
             state.replica = NO_BROKER
             return code.refreshes_metadata
@@ -630,14 +704,19 @@ class FetchPlan:
         return False
 
     def _diverge(
-        self, fetch: PartitionFetch, common: EpochEndOffset, now: float, ready: list[Fetched]
+        self,
+        fetch: PartitionFetch,
+        common: EpochEndOffset,
+        now: float,
+        ready: list[Fetched],
+        node: int,
     ) -> bool:
         """The broker's log has no longer the record before the position. Returns whether metadata
         is stale."""
         state = self._current(fetch)
         if state is None:
             return False
-        if state.replica != NO_BROKER:
+        if state.replica == node != NO_BROKER:
             state.replica = NO_BROKER  # as in `_refuse`
             return True
         ready.extend(self._truncate(state, common.epoch, common.end_offset, now))

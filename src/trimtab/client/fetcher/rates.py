@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trimtab.client.fetcher.plan import Batches
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 WINDOW: Final = 300.0
 """Seconds over which a rate is measured; twice as much at most."""

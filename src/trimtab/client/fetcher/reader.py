@@ -13,31 +13,34 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trimtab.client.arguments import (
-    MAX_INT64,
-    Partition,
-    checked_integer,
-    checked_partition,
-    checked_partitions,
-)
 from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.fetcher.offsets import RESETS
 from trimtab.client.fetcher.plan import NO_END, Assignment, Batches, Fetched
 from trimtab.client.fetcher.taken import Taken
 from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.client.network.session import Session
-from trimtab.errors import (
+from trimtab.client.optional import import_pyarrow
+from trimtab.kafka.arguments import (
+    MAX_INT64,
+    Partition,
+    checked_each,
+    checked_integer,
+    checked_partition,
+    checked_partitions,
+)
+from trimtab.kafka.errors import (
     CorruptData,
     KafkaError,
     NotDeserialized,
     TopicRecreated,
     UsageError,
 )
-from trimtab.records import Deserializers, Record, TopicPartition
-from trimtab.system.optional import import_pyarrow
-from trimtab.wire.batch_cy import read_some_records
-from trimtab.wire.batch_header import read_header
-from trimtab.wire.sentinels import EARLIEST, LATEST, NO_EPOCH
+from trimtab.kafka.records import Deserializers, Record, TopicPartition
+from trimtab.kafka.wire.batch_cy import read_some_records
+from trimtab.kafka.wire.batch_header import read_header
+from trimtab.kafka.wire.sentinels import EARLIEST, LATEST, NO_EPOCH
+from trimtab.kafka.wire.types import ZERO_UUID
+from trimtab.threads.forks import call_in_forked_child
 
 if TYPE_CHECKING:
     from trimtab.client.fetcher.arrow import Projection
@@ -203,6 +206,16 @@ class Reader(ABC):
         self._run: _Run | None = None
         """What the application iterates over now."""
         self._projection: Projection | None = None
+        call_in_forked_child(self, Reader._abandon)
+
+    def _abandon(self) -> None:
+        """In a process forked from the consumer's, which also reads what was fetched: hand out
+        nothing, and make every call that reads fail."""
+        self._session.is_forked = self._session.is_closed = True
+        self._pending.clear()
+        if self._run is not None:
+            self._run.records.clear()  # so that the iterator ends
+            self._run = None
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Read exactly these partitions from now on; an empty list stops reading.
@@ -227,7 +240,11 @@ class Reader(ABC):
         return set(self._assignments)
 
     def seek(
-        self, partition: Partition, offset: int | OffsetAndMetadata, end: int | None = None
+        self,
+        partition: Partition,
+        offset: int | OffsetAndMetadata,
+        end: int | None = None,
+        topic_id: bytes = ZERO_UUID,
     ) -> None:
         """Read on from an offset, 0 or greater; only the next read checks that the log has it.
 
@@ -237,31 +254,39 @@ class Reader(ABC):
                 record before it (KIP-320).
             end: the offset at which fetching stops; None for never. The last batch may contain
                 records at or after it.
+            topic_id: the id of the topic to which the offset belongs: the next read fails, or
+                resets, if the topic was deleted and created again since (KIP-516). Zero: the id
+                that the topic has at the next read.
 
         Raises:
-            UsageError: the partition is not assigned, or an offset is negative.
+            UsageError: the partition is not assigned, an offset is negative, or the id has not 16
+                bytes.
         """
         given = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
         start = checked_integer("offset", given.offset, 0, MAX_INT64)
         epoch = checked_integer("leader epoch", given.leader_epoch, NO_EPOCH)
         stop = NO_END if end is None else checked_integer("end", end, 0, MAX_INT64)
-        self._seek_all([partition], start, stop, epoch)
+        if not isinstance(topic_id, bytes) or len(topic_id) != len(ZERO_UUID):
+            raise UsageError(f"topic_id={topic_id!r}: give the id's 16 bytes, as Admin returns it")
+        self._seek_all([partition], start, stop, epoch, topic_id)
 
     def seek_to_beginning(self, *partitions: Partition) -> None:
         """Read on from the log start offset; all assigned partitions if none is given."""
-        self._seek_all(partitions or self._assignments, EARLIEST)
+        given = checked_each("seek_to_beginning", partitions)
+        self._seek_all(given or self._assignments, EARLIEST)
 
     def seek_to_end(self, *partitions: Partition) -> None:
         """Read on from the end, looked up at the next poll; all assigned if none is given."""
-        self._seek_all(partitions or self._assignments, LATEST)
+        given = checked_each("seek_to_end", partitions)
+        self._seek_all(given or self._assignments, LATEST)
 
     def pause(self, *partitions: Partition) -> None:
         """Return no records of these partitions until `resume`; fetched records are kept."""
-        self._set_paused(partitions, True)
+        self._set_paused(checked_each("pause", partitions), True)
 
     def resume(self, *partitions: Partition) -> None:
         """Undo `pause`."""
-        self._set_paused(partitions, False)
+        self._set_paused(checked_each("resume", partitions), False)
 
     def paused(self) -> set[TopicPartition]:
         """The partitions that are paused."""
@@ -275,12 +300,13 @@ class Reader(ABC):
         start: int,
         end: int = NO_END,
         leader_epoch: int = NO_EPOCH,
+        topic_id: bytes = ZERO_UUID,
     ) -> None:
         self._leave_loop()
         for partition in [self._assigned(partition) for partition in partitions]:
             is_paused = self._assignments[partition].is_paused
             self._assignments[partition] = self._new_assignment(start)._replace(
-                is_paused=is_paused, end=end, leader_epoch=leader_epoch
+                is_paused=is_paused, end=end, leader_epoch=leader_epoch, topic_id=topic_id
             )
             self._positions.pop(partition, None)
             self._before.pop(partition, None)
@@ -315,7 +341,8 @@ class Reader(ABC):
         for partition, assignment in self._assignments.items():
             if assignment.start == _NO_POSITION:
                 raise UsageError(
-                    f"{partition} has no position and auto.offset.reset=none; seek() to one"
+                    f"{partition} has no position and auto.offset.reset=none; seek() to one, or set"
+                    " auto.offset.reset=earliest or latest"
                 )
         self._has_changed = False
         return dict(self._assignments)
@@ -337,7 +364,7 @@ class Reader(ABC):
             fetched = ready.popleft()
             if self._is_assigned(fetched):
                 has_any = True
-                self._taken.add(fetched)
+                self._taken.add_result(fetched)
                 batches = fetched.result
                 self._pending.append(
                     fetched if isinstance(batches, KafkaError) else _Chunk(fetched, batches)
@@ -479,18 +506,18 @@ class Reader(ABC):
         while index < len(self._pending):
             piece = self._pending[index]
             if not self._is_assigned(piece):
-                self._taken.begin(piece.fetched if isinstance(piece, _Chunk) else piece)
+                self._taken.begin_result(piece.fetched if isinstance(piece, _Chunk) else piece)
                 del self._pending[index]
             elif self._assignments[piece.partition].is_paused:
                 index += 1
             elif isinstance(piece, _Chunk):
-                self._taken.begin(piece.fetched)
+                self._taken.begin_result(piece.fetched)
                 return piece
             elif isinstance(piece.result, TopicRecreated) and self._reset is not None:
                 end = self._assignments[piece.partition].end
                 self._seek_all([piece.partition], self._reset, end)
             elif raises:
-                self._taken.begin(piece)  # first: Ctrl-C between the two must not lose it
+                self._taken.begin_result(piece)  # first: Ctrl-C between the two must not lose it
                 del self._pending[index]
                 assert isinstance(piece.result, KafkaError)
                 raise piece.result

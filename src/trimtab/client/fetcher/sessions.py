@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from trimtab.errors import ErrorCode
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.fetch import FetchResponse
-from trimtab.wire.sentinels import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
-from trimtab.wire.types import MAX_INT32
+from trimtab.kafka.errors import ErrorCode
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.fetch import FetchResponse
+from trimtab.kafka.wire.sentinels import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
+from trimtab.kafka.wire.types import MAX_INT32
 
 _SESSIONS_SINCE: Final = 7
 _TOPIC_IDS_SINCE: Final = 13
@@ -52,7 +52,7 @@ class Turn(NamedTuple):
     forgotten: list[tuple[TopicPartition, bytes]]
 
 
-class FetchSession:
+class FetchSessionHandler:
     """One consumer's session with one broker; at most one request of it is in flight.
 
     Attributes:

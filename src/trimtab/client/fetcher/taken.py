@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections import deque
 
 from trimtab.client.fetcher.plan import Batches, Fetched
-from trimtab.records import TopicPartition
-from trimtab.wire.sentinels import NO_EPOCH
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.sentinels import NO_EPOCH
 
 
 class Taken:
@@ -30,7 +30,7 @@ class Taken:
         self._begun_bytes = 0
         self._epochs: dict[TopicPartition, tuple[int, list[tuple[int, int]]]] = {}
 
-    def add(self, fetched: Fetched) -> None:
+    def add_result(self, fetched: Fetched) -> None:
         """The reader has taken a result, with which it will begin later."""
         self._unread[id(fetched)] = fetched
         self._unread_bytes += _size(fetched)
@@ -47,7 +47,7 @@ class Taken:
             if not runs or run[1] != runs[-1][1]:
                 runs.append(run)
 
-    def begin(self, fetched: Fetched) -> None:
+    def begin_result(self, fetched: Fetched) -> None:
         """The reader begins, or goes on, with a result; or it drops the result."""
         if id(fetched) in self._unread:
             self.begun.append(fetched)

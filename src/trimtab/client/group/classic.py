@@ -19,32 +19,36 @@ from collections.abc import Mapping, Sequence
 from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.group.assignors.protocol import Assignor, Topic
 from trimtab.client.group.handover import Change, Handover, Kind
-from trimtab.client.group.membership import NO_MEMBER, Identity, MemberOptions
+from trimtab.client.group.membership import NO_MEMBER, GroupIdentity, MemberOptions
 from trimtab.client.network.coordinator import CoordinatorLink, Verdict
 from trimtab.client.network.metadata import Metadata
-from trimtab.errors import BrokerError, ErrorCode, KafkaError, error_code
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.consumer_protocol import (
+from trimtab.kafka.errors import BrokerError, ErrorCode, KafkaError, error_code
+from trimtab.kafka.records import TopicPartition, by_topic
+from trimtab.kafka.wire.messages.consumer_protocol import (
     PROTOCOL_TYPE,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     decode_embedded,
     encode_embedded,
 )
-from trimtab.wire.messages.consumer_protocol import TopicPartition as TopicPartitions
-from trimtab.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from trimtab.wire.messages.join_group import (
+from trimtab.kafka.wire.messages.consumer_protocol import TopicPartition as TopicPartitions
+from trimtab.kafka.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from trimtab.kafka.wire.messages.join_group import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
 )
-from trimtab.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from trimtab.wire.messages.sync_group import (
+from trimtab.kafka.wire.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+)
+from trimtab.kafka.wire.messages.sync_group import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
-from trimtab.wire.sentinels import NO_EPOCH
+from trimtab.kafka.wire.sentinels import NO_EPOCH
 
 logger = logging.getLogger("trimtab.client")
 
@@ -72,7 +76,7 @@ class _JoinAgain(Exception):
         self.error = error
 
 
-class ClassicMember:
+class ClassicMembership:
     """Keeps one consumer in its group.
 
     Args:
@@ -122,9 +126,21 @@ class ClassicMember:
                 await self._rebalance()
         except KafkaError as error:
             self._forget()
-            self._handover.fail(error)
+            self._handover.fail(self._explained(error))
         finally:
             await self._stop_beating()
+
+    def _explained(self, error: KafkaError) -> KafkaError:
+        if not isinstance(error, BrokerError) or (
+            error.code is not ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        ):
+            return error
+        offered = ",".join(self._assignors)
+        hint = (
+            f"this consumer offers partition.assignment.strategy={offered}, of which the group's"
+            " other members support none; give all members one in common, then make a new consumer"
+        )
+        return BrokerError(error.code, hint, error.subject)
 
     async def leave(self, reason: str) -> None:
         member_id = self.identity.member_id
@@ -184,7 +200,7 @@ class ClassicMember:
 
     def _forget(self, keeps_id: bool = False) -> None:
         """The membership has ended; the next JoinGroup is a new member's."""
-        self.identity = Identity(member_id=self.identity.member_id if keeps_id else "")
+        self.identity = GroupIdentity(member_id=self.identity.member_id if keeps_id else "")
         self._counts = {}
 
     # joining
@@ -233,7 +249,7 @@ class ClassicMember:
         def judge(response: JoinGroupResponse) -> Verdict:
             code = error_code(response.error_code)
             if code is ErrorCode.MEMBER_ID_REQUIRED:
-                self.identity = Identity(member_id=response.member_id)
+                self.identity = GroupIdentity(member_id=response.member_id)
             return code, ""
 
         timeout = options.poll_interval + _JOIN_GRACE
@@ -252,7 +268,7 @@ class ClassicMember:
                         f" this member of generation {before}; its partitions may be others' now",
                         str(self._link),
                     )
-                self.identity = Identity(joined.generation_id, joined.member_id)
+                self.identity = GroupIdentity(joined.generation_id, joined.member_id)
                 return joined
 
     def _subscription(self, assignor: Assignor, topics: frozenset[str]) -> bytes:
@@ -260,7 +276,7 @@ class ClassicMember:
         subscription = ConsumerProtocolSubscription(
             topics=sorted(topics),
             user_data=assignor.user_data(self._assigned, self._assigned_in, rates),
-            owned_partitions=_by_topic(self._handover.owned),
+            owned_partitions=_named(self._handover.owned),
             generation_id=self._assigned_in,
             rack_id=self._options.rack,
         )
@@ -284,7 +300,7 @@ class ClassicMember:
     async def _describe(self, names: Sequence[str]) -> dict[str, Topic]:
         """The group's topics that exist, and remember their sizes."""
         self._counts = {}
-        self._metadata.add(names)
+        self._metadata.watch(names)
         await self._metadata.wait_for_update()
         racks = {node.id: node.rack for node in self._metadata.nodes.values()}
         topics: dict[str, Topic] = {}
@@ -413,17 +429,15 @@ class ClassicMember:
                 return
 
 
-def _by_topic(
+def _named(
     partitions: frozenset[TopicPartition] | Sequence[TopicPartition],
 ) -> list[TopicPartitions]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        topics.setdefault(topic, []).append(partition)
+    topics = by_topic(sorted(partitions))
     return [TopicPartitions(topic=name, partitions=of) for name, of in topics.items()]
 
 
 def _encoded(partitions: Sequence[TopicPartition]) -> bytes:
-    assignment = ConsumerProtocolAssignment(assigned_partitions=_by_topic(partitions))
+    assignment = ConsumerProtocolAssignment(assigned_partitions=_named(partitions))
     return encode_embedded(assignment, _ASSIGNMENT_VERSION)
 
 

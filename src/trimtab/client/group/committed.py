@@ -7,19 +7,19 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from contextlib import asynccontextmanager
 
 from trimtab.client.consumer_metrics import ConsumerMetrics
-from trimtab.client.group.membership import Identity
+from trimtab.client.group.membership import NO_MEMBER, GroupIdentity
 from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.client.network.coordinator import CoordinatorLink, Verdict
 from trimtab.client.network.metadata import Metadata
-from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, error_code
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.offset_commit import (
+from trimtab.kafka.errors import BrokerError, ErrorCode, KafkaError, Unavailable, error_code
+from trimtab.kafka.records import TopicPartition, by_topic
+from trimtab.kafka.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from trimtab.wire.messages.offset_fetch import (
+from trimtab.kafka.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
@@ -28,7 +28,7 @@ from trimtab.wire.messages.offset_fetch import (
     OffsetFetchResponsePartition,
     OffsetFetchResponsePartitions,
 )
-from trimtab.wire.types import ZERO_UUID
+from trimtab.kafka.wire.types import ZERO_UUID
 
 _LAST_VERSION_WITH_NAMES = 9
 _SEVERAL_GROUPS_SINCE = 8
@@ -39,6 +39,7 @@ _LOST = {
     ErrorCode.REBALANCE_IN_PROGRESS: "the group is rebalancing; poll, then commit again",
     ErrorCode.FENCED_INSTANCE_ID: "another member has the same group.instance.id",
 }
+_PASSING = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION})
 _GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 _IDS_AFTER = 0.1
 """Seconds until offsets are asked for once more, if the coordinator does not know a topic's id."""
@@ -55,6 +56,7 @@ class CommittedOffsets:
         metadata: has the ids of topics.
         identity: who commits, at the time of each request. Raises KafkaError if nobody may.
         releases: by partition, how often the consumer has let go of it.
+        owned: returns the partitions that the group has given to the consumer.
     """
 
     def __init__(
@@ -63,8 +65,9 @@ class CommittedOffsets:
         instance_id: str | None,
         link: CoordinatorLink,
         metadata: Metadata,
-        identity: Callable[[], Identity],
+        identity: Callable[[], GroupIdentity],
         releases: Mapping[TopicPartition, int],
+        owned: Callable[[], Collection[TopicPartition]],
         metrics: ConsumerMetrics,
     ) -> None:
         self._group = group
@@ -73,6 +76,7 @@ class CommittedOffsets:
         self._metadata = metadata
         self._identity = identity
         self._releases = releases
+        self._owned = owned
         self._metrics = metrics
         self._in_order = asyncio.Lock()
         self._trouble: KafkaError | None = None
@@ -114,19 +118,21 @@ class CommittedOffsets:
             for (name, topic_id), of in by_topic.items()
         ]
         gone: list[BrokerError] = []
+        sent = NO_MEMBER
         before = {partition: self._releases.get(partition, 0) for partition in offsets}
 
         def make(version: int) -> OffsetCommitRequest:
+            nonlocal sent
             gone.clear()
             for partition, count in before.items():
                 if self._releases.get(partition, 0) != count:  # others have committed since
                     code = ErrorCode.ILLEGAL_GENERATION
                     raise BrokerError(code, _LOST[code], f"group {self._group}, {partition}")
-            generation, member_id = self._identity()
+            sent = self._identity()
             return OffsetCommitRequest(
                 group_id=self._group,
-                generation_id_or_member_epoch=generation,
-                member_id=member_id,
+                generation_id_or_member_epoch=sent.generation,
+                member_id=sent.member_id,
                 group_instance_id=self._instance_id,
                 topics=topics,
             )
@@ -134,12 +140,14 @@ class CommittedOffsets:
         def judge(response: OffsetCommitResponse) -> Verdict:
             for topic in response.topics:
                 name = topic.name or names.get(topic.topic_id, "")
-                for each in topic.partitions:
-                    code = error_code(each.error_code)
+                for answer in topic.partitions:
+                    code = error_code(answer.error_code)
                     if code is ErrorCode.STALE_MEMBER_EPOCH:
                         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # again, in its next epoch
+                    if code in _PASSING and self._goes_on(code, sent, offsets):
+                        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # or its next generation
                     if code is not ErrorCode.NONE:
-                        subject = f"group {self._group}, {name}-{each.partition_index}"
+                        subject = f"group {self._group}, {name}-{answer.partition_index}"
                         if code in _LOST:
                             raise BrokerError(code, _LOST[code], subject)
                         if code in _GONE and not (
@@ -160,6 +168,14 @@ class CommittedOffsets:
         if gone:
             raise gone[0]
 
+    def _goes_on(
+        self, code: ErrorCode, sent: GroupIdentity, partitions: Iterable[TopicPartition]
+    ) -> bool:
+        """Whether a member has kept partitions through the rebalance for which a commit came too
+        late, as behind its JoinGroup, or too early."""
+        is_member = code is ErrorCode.REBALANCE_IN_PROGRESS or self._identity() != sent
+        return is_member and set(partitions) <= set(self._owned())
+
     def _may_exist(self, name: str, topic_id: bytes) -> bool:
         """Whether a topic that the coordinator does not know is perhaps only new to it."""
         self._metadata.request_update()
@@ -175,21 +191,19 @@ class CommittedOffsets:
         Raises:
             BrokerError, Unavailable: as for `commit`.
         """
-        by_topic: dict[str, list[int]] = {}
-        for topic, index in partitions:
-            by_topic.setdefault(topic, []).append(index)
+        asked = by_topic(partitions)
         async with self._within(timeout, "read"):
-            while (found := await self._fetch(by_topic)) is None:
-                self._metadata.add(by_topic)
+            while (found := await self._fetch(asked)) is None:
+                self._metadata.watch(asked)
                 await self._metadata.wait_for_update()
                 await asyncio.sleep(_IDS_AFTER)
         return found
 
     async def _fetch(
-        self, by_topic: Mapping[str, list[int]]
+        self, asked: Mapping[str, list[int]]
     ) -> dict[TopicPartition, OffsetAndMetadata] | None:
         """The committed offsets; None if the coordinator does not know the id of a topic."""
-        ids = {name: self._metadata.topic_id(name) for name in by_topic}
+        ids = {name: self._metadata.topic_id(name) for name in asked}
         names = {topic_id: name for name, topic_id in ids.items()}
         unknown: list[str] = []
 
@@ -198,7 +212,7 @@ class CommittedOffsets:
             if version < _SEVERAL_GROUPS_SINCE:
                 topics = [
                     OffsetFetchRequestTopic(name=name, partition_indexes=of)
-                    for name, of in by_topic.items()
+                    for name, of in asked.items()
                 ]
                 return OffsetFetchRequest(
                     group_id=self._group, topics=topics, require_stable=is_stable
@@ -207,7 +221,7 @@ class CommittedOffsets:
                 group_id=self._group,
                 topics=[
                     OffsetFetchRequestTopics(name=name, topic_id=ids[name], partition_indexes=of)
-                    for name, of in by_topic.items()
+                    for name, of in asked.items()
                 ],
             )
             return OffsetFetchRequest(groups=[group], require_stable=is_stable)
@@ -217,12 +231,12 @@ class CommittedOffsets:
             code = error_code(whole.error_code)
             if code is not ErrorCode.NONE:
                 return code, f"group {self._group}"
-            for name, each in _answers(response, names):
-                if each.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
+            for name, answer in _answers(response, names):
+                if answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
                     unknown.append(name)
-                elif each.error_code:
-                    subject = f"group {self._group}, {name}-{each.partition_index}"
-                    return error_code(each.error_code), subject
+                elif answer.error_code:
+                    subject = f"group {self._group}, {name}-{answer.partition_index}"
+                    return error_code(answer.error_code), subject
             return ErrorCode.NONE, ""
 
         response = await self._link.ask(
@@ -235,11 +249,11 @@ class CommittedOffsets:
             self._trouble = BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, "", subject)
             return None
         return {
-            TopicPartition(name, each.partition_index): OffsetAndMetadata(
-                each.committed_offset, each.metadata or "", each.committed_leader_epoch
+            TopicPartition(name, answer.partition_index): OffsetAndMetadata(
+                answer.committed_offset, answer.metadata or "", answer.committed_leader_epoch
             )
-            for name, each in _answers(response, names)
-            if each.committed_offset >= 0
+            for name, answer in _answers(response, names)
+            if answer.committed_offset >= 0
         }
 
     @asynccontextmanager
@@ -272,6 +286,6 @@ def _answers(
         for partition in topic.partitions:
             yield topic.name, partition
     for group in response.groups:
-        for each in group.topics:
-            for answer in each.partitions:
-                yield each.name or names.get(each.topic_id, ""), answer
+        for group_topic in group.topics:
+            for answer in group_topic.partitions:
+                yield group_topic.name or names.get(group_topic.topic_id, ""), answer

@@ -21,13 +21,13 @@ from uuid import UUID
 
 from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.group.handover import Change, Handover, Kind
-from trimtab.client.group.membership import NO_MEMBER, Identity, MemberOptions
+from trimtab.client.group.membership import NO_MEMBER, GroupIdentity, MemberOptions
 from trimtab.client.group.subscription import SubscriptionPattern
 from trimtab.client.network.coordinator import CoordinatorLink, Verdict
 from trimtab.client.network.metadata import Metadata
-from trimtab.errors import BrokerError, ErrorCode, KafkaError, UsageError, error_code
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.consumer_group_heartbeat import (
+from trimtab.kafka.errors import BrokerError, ErrorCode, KafkaError, UsageError, error_code
+from trimtab.kafka.records import TopicPartition, by_topic
+from trimtab.kafka.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
@@ -47,7 +47,7 @@ _NAMES_AFTER = 0.1
 """Seconds until the client asks once more for a topic whose id no broker knew."""
 
 
-class ConsumerMember:
+class ConsumerMembership:
     """Keeps one consumer in its group.
 
     Args:
@@ -98,7 +98,7 @@ class ConsumerMember:
     def subscribe(self, topics: frozenset[str], pattern: SubscriptionPattern | None = None) -> None:
         if (topics, pattern) != (self._topics, self._pattern):
             self._topics, self._pattern = topics, pattern
-            self._metadata.add(sorted(topics))
+            self._metadata.watch(sorted(topics))
             self._tells_all = True
             self._due.set()
             if topics or pattern is not None:
@@ -135,7 +135,8 @@ class ConsumerMember:
 
     async def _live(self) -> None:
         """Return when the membership has ended and the member may join again."""
-        self.identity, self._target, self._tells_all = Identity(_JOIN, self._member_id), None, True
+        self.identity = GroupIdentity(_JOIN, self._member_id)
+        self._target, self._tells_all = None, True
         loop = asyncio.get_running_loop()
         living = self._beat(), self._reconcile(), self._find_names()
         parts = [loop.create_task(part) for part in living]
@@ -234,7 +235,7 @@ class ConsumerMember:
 
     def _take(self, response: ConsumerGroupHeartbeatResponse) -> None:
         self._member_id = response.member_id or self._member_id
-        self.identity = Identity(response.member_epoch, self._member_id)
+        self.identity = GroupIdentity(response.member_epoch, self._member_id)
         self._interval = response.heartbeat_interval_ms / 1000
         if response.assignment is not None:
             self._target = frozenset(
@@ -300,7 +301,5 @@ class ConsumerMember:
         owned, change = self._handover.owned, self._handover.change
         if change is not None and change.kind is Kind.ASSIGNED:
             owned |= change.partitions
-        topics: dict[bytes, list[int]] = {}
-        for each in sorted(owned):
-            topics.setdefault(self._topic_ids[each], []).append(each.partition)
+        topics = by_topic((self._topic_ids[each], each.partition) for each in sorted(owned))
         return [TopicPartitions(topic_id=id, partitions=of) for id, of in topics.items()]

@@ -18,19 +18,19 @@ from typing import Any
 
 from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.group.assignors.protocol import Assignor
-from trimtab.client.group.classic import ClassicMember
+from trimtab.client.group.classic import ClassicMembership
 from trimtab.client.group.committed import CommittedOffsets
-from trimtab.client.group.consumer_protocol import ConsumerMember
+from trimtab.client.group.consumer_protocol import ConsumerMembership
 from trimtab.client.group.handover import Handover
-from trimtab.client.group.membership import Identity, MemberOptions, Membership
+from trimtab.client.group.membership import GroupIdentity, MemberOptions, Membership
 from trimtab.client.group.subscription import SubscriptionPattern, TopicFinder, Topics
 from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink
 from trimtab.client.network.session import Session
-from trimtab.errors import BrokerError, ErrorCode, KafkaError
-from trimtab.records import TopicPartition
-from trimtab.wire.types import ZERO_UUID
+from trimtab.kafka.errors import BrokerError, ErrorCode, KafkaError
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.types import ZERO_UUID
 
 logger = logging.getLogger("trimtab.client")
 
@@ -68,7 +68,7 @@ class Group:
         self._connections = Connections(
             list(session.connections.bootstrap), session.connections.options, session.random
         )
-        link = CoordinatorLink(
+        link = self._link = CoordinatorLink(
             self._connections,
             CoordinatorKind.GROUP,
             options.group_id,
@@ -79,9 +79,9 @@ class Group:
         self._connections.on_event = metrics.connection_event
         common = link, session.metadata, self.handover, options, metrics
         self._member: Membership = (
-            ConsumerMember(*common, session.random)
+            ConsumerMembership(*common, session.random)
             if assignors is None
-            else ClassicMember(*common, list(assignors))
+            else ClassicMembership(*common, list(assignors))
         )
         self._offsets = CommittedOffsets(
             options.group_id,
@@ -90,6 +90,7 @@ class Group:
             session.metadata,
             self._identity,
             self.handover.releases,
+            lambda: self.handover.owned,
             metrics,
         )
         self.topic_id: Callable[[TopicPartition], bytes] = lambda partition: ZERO_UUID
@@ -97,6 +98,9 @@ class Group:
         self._commit_timer: asyncio.TimerHandle | None = None
         self._living: asyncio.Task[None] | None = None
         self._finding: asyncio.Task[None] | None = None
+        self._finder: TopicFinder | None = None
+        self._topics: frozenset[str] = frozenset()
+        """The names of the last subscription to names."""
         self._committing: asyncio.Task[None] | None = None
 
     @property
@@ -107,7 +111,7 @@ class Group:
             self._options.group_id, generation, member_id, self._options.instance_id
         )
 
-    def _identity(self) -> Identity:
+    def _identity(self) -> GroupIdentity:
         """Who commits: after `subscribe` only a member, since without members a group accepts
         commits of anybody.
 
@@ -128,28 +132,52 @@ class Group:
         if self._finding is not None:
             self._finding.cancel()
             self._finding = None
+        self._finder = None
+        self._name(topics if isinstance(topics, frozenset) else frozenset())
         if isinstance(topics, re.Pattern):
             options = self._session.options
-            finder = TopicFinder(
+            self._finder = TopicFinder(
                 self._session.metadata,
                 topics,
                 options.seconds("metadata.max.age.ms"),
                 options.flag("exclude.internal.topics"),
                 self._member.subscribe,
             )
-            self._finding = self._start(finder.run())
+            self._finding = self._start(self._finder.run())
         elif isinstance(topics, SubscriptionPattern):
-            assert isinstance(self._member, ConsumerMember), "Subscriber has checked the protocol"
+            assert isinstance(self._member, ConsumerMembership), (
+                "Subscriber has checked the protocol"
+            )
             self._member.subscribe(frozenset(), topics)
         else:
             self._member.subscribe(topics)
         if self._living is None:
             self._living = self._start(self._member.run())
 
+    def _name(self, topics: frozenset[str]) -> None:
+        """Have metadata describe the topics that are subscribed to by name: the log then says which
+        of them do not exist."""
+        metadata = self._session.metadata
+        metadata.drop(self._topics - topics)
+        self._topics = topics
+        if topics:
+            metadata.watch(sorted(topics))
+            metadata.request_update()
+
+    def problem(self) -> KafkaError | None:
+        """Why the consumer has no partitions, as far as is known; None if nothing is wrong."""
+        if self._link.trouble is not None:
+            return self._link.trouble
+        if self._finder is not None:
+            return self._finder.problem
+        missing = map(self._session.metadata.error, sorted(self._topics))
+        return next((error for error in missing if error is not None), None)
+
     async def leave(self, reason: str) -> None:
         """End the membership; the application has let go of its partitions."""
         tasks = [task for task in (self._living, self._finding) if task is not None]
-        self._living = self._finding = None
+        self._living = self._finding = self._finder = None
+        self._name(frozenset())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

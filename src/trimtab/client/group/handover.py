@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 
 class Kind(Enum):

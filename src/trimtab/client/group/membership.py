@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from trimtab.wire.sentinels import NO_EPOCH
+from trimtab.kafka.wire.sentinels import NO_EPOCH
 
 
-class Identity(NamedTuple):
+class GroupIdentity(NamedTuple):
     """Who commits: the member, and the generation (classic) or the member epoch (KIP-848).
 
     Generation -1 is no member's: such a commit is accepted while the group has no members.
@@ -18,7 +18,7 @@ class Identity(NamedTuple):
     member_id: str = ""
 
 
-NO_MEMBER = Identity()
+NO_MEMBER = GroupIdentity()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Membership(Protocol):
         identity: for commits.
     """
 
-    identity: Identity
+    identity: GroupIdentity
 
     def subscribe(self, topics: frozenset[str]) -> None:
         """The topics to read have changed."""

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from trimtab.client.arguments import checked_names, checked_text, shown
 from trimtab.client.network.metadata import Metadata
-from trimtab.errors import ErrorCode, KafkaError, UsageError
+from trimtab.kafka.arguments import checked_names, checked_text, shown
+from trimtab.kafka.errors import ErrorCode, KafkaError, Unavailable, UsageError
+from trimtab.kafka.topic_name import find_fault
 
 logger = logging.getLogger("trimtab.client")
 
@@ -53,6 +54,12 @@ def checked_topics(topics: object) -> Topics:
             raise UsageError(f"pattern {shown(topics)}: must be text; leave the b out")
         return topics
     names = checked_names("topics", topics)
+    for name in names:
+        if (fault := find_fault(name)) is not None:
+            raise UsageError(
+                f"topics={shown(topics)}: {fault} To subscribe to all topics whose whole"
+                f" names match an expression, give re.compile({name!r}), not a list"
+            )
     if not names:
         raise UsageError("topics=[]: name at least one topic; unsubscribe() ends a subscription")
     return frozenset(names)
@@ -65,6 +72,9 @@ class TopicFinder:
         interval: seconds between searches (`metadata.max.age.ms`).
         excludes_internal: whether internal topics never match (`exclude.internal.topics`).
         on_change: called with the names each time that they have changed.
+
+    Attributes:
+        problem: why it has found no topic; None if it has.
     """
 
     def __init__(
@@ -80,6 +90,7 @@ class TopicFinder:
         self._interval = interval
         self._excludes_internal = excludes_internal
         self._on_change = on_change
+        self.problem: KafkaError | None = None
 
     async def run(self) -> None:
         """Search until cancelled."""
@@ -89,11 +100,20 @@ class TopicFinder:
             try:
                 names = await self._find()
             except KafkaError as error:
+                self.problem = error
                 logger.info("searching topics that match %s: %s", self._pattern.pattern, error)
                 wait = min(1.0, wait)
             else:
+                self.problem = None
+                if not names:
+                    self.problem = Unavailable(
+                        f"no topic's name matches {self._pattern.pattern!r}; the whole name must"
+                        " match, so end it with .* for all that begin with it"
+                    )
                 if names != found:
                     found = names
+                    if self.problem is not None:
+                        logger.warning("%s", self.problem)
                     self._on_change(names)
             await asyncio.sleep(wait)
 

@@ -7,40 +7,33 @@
 
 A mechanism's `Exchange` creates the messages. They are never logged, and never in an error.
 
-Source: RFC 4616 (PLAIN), 5802 and 7677 (SCRAM), 7628 (OAUTHBEARER); Kafka's
-`SaslClientAuthenticator`, `ScramSaslClient`, `OAuthBearerSaslClient`.
+Source: RFC 4616 (PLAIN), 7628 (OAUTHBEARER); Kafka's `SaslClientAuthenticator` and
+`OAuthBearerSaslClient`. SCRAM is in `trimtab.kafka.wire.scram`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import hashlib
-import hmac
 import inspect
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
-from trimtab.config import Password
-from trimtab.errors import AuthenticationFailed, ErrorCode, Unavailable, error_code
-from trimtab.wire.messages.sasl_authenticate import (
+from trimtab.kafka.errors import AuthenticationFailed, ErrorCode, Unavailable, error_code
+from trimtab.kafka.options import Password
+from trimtab.kafka.wire.messages.sasl_authenticate import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
 )
-from trimtab.wire.messages.sasl_handshake import SaslHandshakeRequest
-from trimtab.wire.schema import Request
+from trimtab.kafka.wire.messages.sasl_handshake import SaslHandshakeRequest
+from trimtab.kafka.wire.schema import Request
+from trimtab.kafka.wire.scram import HASHES, ScramClient
 
 Token: TypeAlias = str | tuple[str, float]
 """An OAuth bearer token, alone or with the seconds for which it is valid."""
 TokenSource: TypeAlias = Callable[[], Token | Awaitable[Token]]
 Response = TypeVar("Response")
 
-SCRAM_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-_LEAST_ITERATIONS = 4096
-_MOST_ITERATIONS = 100_000
-"""The largest number of iterations a broker may demand; Kafka's default is 4096, at most 16,384."""
 _TOKEN_REFRESH_FACTOR = 0.8
 """The fraction of a token's lifetime after which the next token is requested (Kafka's default for
 `sasl.login.refresh.window.factor`)."""
@@ -96,7 +89,7 @@ class Scram(NamedTuple):
     """SCRAM: both sides prove that they know the password, and none sends it.
 
     Attributes:
-        mechanism: a key of `SCRAM_HASHES`.
+        mechanism: a key of `trimtab.kafka.wire.scram.HASHES`.
         make_nonce: returns printable text without commas, different at each call.
     """
 
@@ -106,8 +99,8 @@ class Scram(NamedTuple):
     make_nonce: Callable[[], str]
 
     async def start(self) -> Exchange:
-        return ScramExchange(
-            SCRAM_HASHES[self.mechanism], self.username, self.password.text, self.make_nonce()
+        return ScramClient(
+            HASHES[self.mechanism], self.username, self.password.text, self.make_nonce()
         )
 
 
@@ -116,12 +109,18 @@ class OAuthBearer:
 
     A plain `source` runs on another thread, so that it may wait; one that is `async` runs on the
     client's loop. A token without a lifetime is requested for each authentication.
+
+    Args:
+        extensions: what the broker is told beside the token (KIP-342).
     """
 
     mechanism = "OAUTHBEARER"
 
-    def __init__(self, source: TokenSource) -> None:
+    def __init__(self, source: TokenSource, extensions: Mapping[str, str] | None = None) -> None:
         self._source = source
+        self._extensions = "".join(
+            f"{name}={value}\x01" for name, value in (extensions or {}).items()
+        )
         self._token = ""
         self._renew_at = 0.0
         self._asking = asyncio.Lock()
@@ -130,7 +129,8 @@ class OAuthBearer:
         async with self._asking:  # many brokers, one token
             if asyncio.get_running_loop().time() >= self._renew_at:
                 await self._renew()
-            return _SingleMessage(f"n,,\x01auth=Bearer {self._token}\x01\x01".encode())
+            message = f"n,,\x01auth=Bearer {self._token}\x01{self._extensions}\x01"
+            return _SingleMessage(message.encode())
 
     async def _renew(self) -> None:
         loop = asyncio.get_running_loop()
@@ -139,13 +139,20 @@ class OAuthBearer:
                 given = await self._source()
             else:
                 given = await loop.run_in_executor(None, self._source)
+        except (AuthenticationFailed, Unavailable):  # of a token endpoint
+            raise
         except Exception as error:  # from the caller's code
             raise Unavailable(f"sasl.oauthbearer.token raised {error!r}") from error
         token, lifetime = (given, 0.0) if isinstance(given, str) else _checked_token(given)
-        if not token or not token.isascii() or not token.isprintable() or " " in token:
+        if not is_token(token):
             raise AuthenticationFailed("sasl.oauthbearer.token returned something that is no token")
         self._token = token
         self._renew_at = loop.time() + lifetime * _TOKEN_REFRESH_FACTOR
+
+
+def is_token(text: str) -> bool:
+    """Whether the text can be sent as a token."""
+    return text != "" and text.isascii() and text.isprintable() and " " not in text
 
 
 def _checked_token(given: object) -> tuple[str, float]:
@@ -181,85 +188,6 @@ def _refusal(challenge: bytes) -> str:
         said = None
     status = said.get("status") if isinstance(said, dict) else None
     return f"the token was refused ({status if isinstance(status, str) else 'no reason given'})"
-
-
-class ScramExchange:
-    """The client's side of RFC 5802, without channel binding.
-
-    Args:
-        hash_name: as `hashlib` knows it.
-        nonce: the client's.
-    """
-
-    def __init__(self, hash_name: str, username: str, password: str, nonce: str) -> None:
-        self._hash = hash_name
-        self._password = password.encode()
-        self._nonce = nonce
-        name = username.replace("=", "=3D").replace(",", "=2C")
-        self._first_bare = f"n={name},r={nonce}"
-        self._server_signature: bytes | None = None
-        self._is_done = False
-
-    def begin(self) -> bytes:
-        return f"n,,{self._first_bare}".encode()
-
-    def answer(self, challenge: bytes) -> bytes | None:
-        if self._is_done:
-            return None
-        if self._server_signature is None:
-            return self._prove(challenge)
-        self._verify(challenge)
-        self._is_done = True
-        return None
-
-    def _prove(self, server_first: bytes) -> bytes:
-        said = _attributes(server_first)
-        try:
-            nonce = said["r"]
-            salt = base64.b64decode(said["s"], validate=True)
-            iterations = int(said["i"])
-        except (KeyError, ValueError) as error:
-            raise AuthenticationFailed("the broker's SCRAM challenge cannot be read") from error
-        if "m" in said:
-            raise AuthenticationFailed("the broker asks for a SCRAM extension that is not known")
-        if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise AuthenticationFailed("the broker's SCRAM nonce does not continue the client's")
-        if not _LEAST_ITERATIONS <= iterations <= _MOST_ITERATIONS:
-            raise AuthenticationFailed(
-                f"the broker asks for {iterations} SCRAM iterations; {_LEAST_ITERATIONS} to"
-                f" {_MOST_ITERATIONS} are accepted"
-            )
-        without_proof = f"c=biws,r={nonce}"
-        message = b",".join((self._first_bare.encode(), server_first, without_proof.encode()))
-        salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, iterations)
-        client_key = self._sign(salted, b"Client Key")
-        signature = self._sign(hashlib.new(self._hash, client_key).digest(), message)
-        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
-        self._server_signature = self._sign(self._sign(salted, b"Server Key"), message)
-        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
-
-    def _verify(self, server_final: bytes) -> None:
-        said = _attributes(server_final)
-        if "e" in said:
-            raise AuthenticationFailed(f"the broker says {said['e']}")
-        try:
-            signature = base64.b64decode(said.get("v", ""), validate=True)
-        except binascii.Error:
-            signature = b""
-        if not hmac.compare_digest(signature, self._server_signature or b""):
-            raise AuthenticationFailed(
-                "the broker could not prove that it knows the password: this is not the broker it"
-                " claims to be"
-            )
-
-    def _sign(self, key: bytes, message: bytes) -> bytes:
-        return hmac.digest(key, message, self._hash)
-
-
-def _attributes(message: bytes) -> dict[str, str]:
-    """`k=value,k=value`, RFC 5802's form of every message."""
-    pairs = (part.partition("=") for part in message.decode("utf-8", "replace").split(","))
-    return {name: value for name, _, value in pairs}
 
 
 async def authenticate(ask: Ask, credentials: Credentials, broker: str) -> float:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from trimtab.client.network.connection import Node
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 _SERVER = re.compile(
     r"(?:[0-9a-zA-Z\-%._]*://)?\[?(?P<host>[0-9a-zA-Z\-%._:]+)\]?:(?P<port>[0-9]{1,5})", re.ASCII

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from trimtab.client.network.authentication import Credentials, authenticate
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.certificates import tls_reason
-from trimtab.errors import (
+from trimtab.kafka.errors import (
     AuthenticationFailed,
     BrokerError,
     CorruptData,
@@ -30,13 +30,13 @@ from trimtab.errors import (
     Unavailable,
     error_code,
 )
-from trimtab.wire.codec import encode_parts
-from trimtab.wire.framing import FrameProtocol, decode_response
-from trimtab.wire.in_flight import InFlightRequests
-from trimtab.wire.messages import APIS_BY_REQUEST
-from trimtab.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from trimtab.wire.schema import Request
-from trimtab.wire.types import MAX_INT32
+from trimtab.kafka.wire.codec import encode_parts
+from trimtab.kafka.wire.framing import FrameProtocol, decode_response
+from trimtab.kafka.wire.in_flight import InFlightRequests
+from trimtab.kafka.wire.messages import APIS_BY_REQUEST
+from trimtab.kafka.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from trimtab.kafka.wire.schema import Request
+from trimtab.kafka.wire.types import MAX_INT32
 
 Response = TypeVar("Response")
 OnResponse: TypeAlias = Callable[[Response | None, KafkaError | None], None]
@@ -276,7 +276,7 @@ class Connection(FrameProtocol):
         now = self._used_at = self._loop.time()
         deadline = now + (self._options.request_timeout if timeout is None else timeout)
         api = APIS_BY_REQUEST[type(request)]
-        parts = self._requests.add(api, version, body, on_response, deadline)
+        parts = self._requests.add_request(api, version, body, on_response, deadline)
         self.bytes_sent += sum(map(len, parts))
         if on_response is not None and deadline < self._next_deadline:
             self._watch(deadline)

@@ -2,116 +2,112 @@
 
 from __future__ import annotations
 
-from trimtab.client.network.authentication import SCRAM_HASHES
-from trimtab.config import CLASS, INT, LIST, LONG, PASSWORD, STRING, Option, OptionType, Range
+from trimtab.kafka.options import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    Option,
+    Range,
+    boolean,
+    function,
+    int32,
+    int64,
+    password,
+    string,
+    strings,
+)
+from trimtab.kafka.wire.scram import HASHES
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _BUFFER = Range(0, also=(-1,))
 
 
-def milliseconds(
-    name: str,
-    default: int,
-    doc: str,
-    *,
-    at_least: int = 0,
-    kip: str = "",
-    type: OptionType = LONG,
-) -> Option:
-    """An option whose value is a time in milliseconds."""
-    return Option(name, type, default, doc, Range(at_least), "ms", kip)
-
-
 def connection_options(receive_buffer: int, max_idle_ms: int) -> tuple[Option, ...]:
     """The options of one kind of client; the arguments are the defaults in which kinds differ."""
     return (
-        Option(
+        strings(
             "bootstrap.servers",
-            LIST,
             (),
             "Where to reach the cluster first: host:port, host:port, …",
         ),
-        Option(
+        string(
             "client.dns.lookup",
-            STRING,
             "use_all_dns_ips",
             "Try every address of a name in turn; or besides replace each bootstrap name by the"
             " canonical names of its addresses first, as Kerberos and some certificates need.",
             ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
             kip="KIP-302",
         ),
-        Option("client.id", STRING, "", "A name for this client in the brokers' logs and metrics."),
-        Option(
-            "client.rack", STRING, "", "The rack (availability zone) of this client.", kip="KIP-392"
-        ),
-        milliseconds(
+        string("client.id", "", "A name for this client in the brokers' logs and metrics."),
+        string("client.rack", "", "The rack (availability zone) of this client.", kip="KIP-392"),
+        int64(
             "connections.max.idle.ms",
             max_idle_ms,
             "Close a connection that was not used for this long; -1 never.",
-            at_least=-1,
+            Range(-1),
         ),
-        milliseconds("metadata.max.age.ms", 300_000, "Refresh the cluster's metadata this often."),
-        milliseconds(
+        int64(
+            "metadata.max.age.ms",
+            300_000,
+            "Refresh the cluster's metadata this often.",
+            NOT_NEGATIVE,
+        ),
+        int64(
             "metadata.recovery.rebootstrap.trigger.ms",
             300_000,
             "Forget the known brokers and ask bootstrap.servers again if none of them has sent"
             " metadata for this long.",
+            NOT_NEGATIVE,
             kip="KIP-1102",
         ),
-        Option(
+        string(
             "metadata.recovery.strategy",
-            STRING,
             "rebootstrap",
             "Whether bootstrap.servers are tried again when no known broker answers.",
             ("rebootstrap", "none"),
             kip="KIP-899",
             ignores_case=True,
         ),
-        Option(
+        int32(
             "receive.buffer.bytes",
-            INT,
             receive_buffer,
             "The size of the socket's receive buffer (SO_RCVBUF); -1: the system's default.",
             _BUFFER,
-            "bytes",
         ),
-        milliseconds("reconnect.backoff.ms", 50, "Wait this long before connecting again."),
-        milliseconds(
+        int64("reconnect.backoff.ms", 50, "Wait this long before connecting again.", NOT_NEGATIVE),
+        int64(
             "reconnect.backoff.max.ms",
             1000,
             "That wait doubles with each failure up to this.",
+            NOT_NEGATIVE,
             kip="KIP-144",
         ),
-        milliseconds(
-            "request.timeout.ms", 30_000, "How long to wait for a response.", at_least=1, type=INT
-        ),
-        milliseconds("retry.backoff.ms", 100, "Wait this long before sending again."),
-        milliseconds(
+        int32("request.timeout.ms", 30_000, "How long to wait for a response.", POSITIVE),
+        int64("retry.backoff.ms", 100, "Wait this long before sending again.", NOT_NEGATIVE),
+        int64(
             "retry.backoff.max.ms",
             1000,
             "That wait doubles with each failure up to this.",
+            NOT_NEGATIVE,
             kip="KIP-580",
         ),
-        Option(
+        int32(
             "send.buffer.bytes",
-            INT,
             131_072,
             "The size of the socket's send buffer (SO_SNDBUF); -1: the system's default.",
             _BUFFER,
-            "bytes",
         ),
-        milliseconds(
+        int64(
             "socket.connection.setup.timeout.ms",
             10_000,
             "How long opening a connection to one address may take.",
-            at_least=1,
+            POSITIVE,
             kip="KIP-601",
         ),
-        milliseconds(
+        int64(
             "socket.connection.setup.timeout.max.ms",
             30_000,
             "That time doubles with each failure up to this.",
-            at_least=1,
+            POSITIVE,
             kip="KIP-601",
         ),
         *_SECURITY,
@@ -119,109 +115,153 @@ def connection_options(receive_buffer: int, max_idle_ms: int) -> tuple[Option, .
 
 
 _SECURITY = (
-    Option(
+    password(
         "sasl.jaas.config",
-        PASSWORD,
-        None,
         "Kafka's form of user and password: …PlainLoginModule or …ScramLoginModule required"
-        ' username="…" password="…";',
+        ' username="…" password="…"; or for OAUTHBEARER …OAuthBearerLoginModule required'
+        ' clientId="…" clientSecret="…" scope="…";',
         kip="KIP-85",
     ),
-    Option(
+    string(
+        "sasl.login.callback.handler.class",
+        None,
+        "Accepted without effect if it is Java's OAuthBearerLoginCallbackHandler, or the one for"
+        " tokens without a signature: the other options say which is meant.",
+        kip="KIP-768",
+    ),
+    int64(
+        "sasl.login.connect.timeout.ms",
+        10_000,
+        "How long connecting to one address of the token endpoint may take.",
+        POSITIVE,
+        kip="KIP-768",
+    ),
+    int64(
+        "sasl.login.read.timeout.ms",
+        10_000,
+        "How long the token endpoint's answer may take.",
+        POSITIVE,
+        kip="KIP-768",
+    ),
+    int64(
+        "sasl.login.retry.backoff.ms",
+        100,
+        "Wait this long after the token endpoint failed once; doubled with each failure.",
+        POSITIVE,
+        kip="KIP-768",
+    ),
+    int64(
+        "sasl.login.retry.backoff.max.ms",
+        10_000,
+        "Ask the token endpoint again for this long, in all.",
+        NOT_NEGATIVE,
+        kip="KIP-768",
+    ),
+    string(
         "sasl.mechanism",
-        STRING,
         None,
         "How the client authenticates. Kafka's default, GSSAPI (Kerberos), is not supported.",
-        ("PLAIN", *SCRAM_HASHES, "OAUTHBEARER"),
+        ("PLAIN", *HASHES, "OAUTHBEARER"),
         kip="KIP-43",
     ),
-    Option(
-        "sasl.oauthbearer.token",
-        CLASS,
+    string(
+        "sasl.oauthbearer.client.credentials.client.id",
         None,
+        "The client's name at the token endpoint.",
+        kip="KIP-1139",
+    ),
+    password(
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "The client's secret at the token endpoint.",
+        kip="KIP-1139",
+    ),
+    boolean(
+        "sasl.oauthbearer.header.urlencode",
+        False,
+        "Whether id and secret are URL-encoded before they are sent, as RFC 6749 says.",
+        kip="KIP-1025",
+    ),
+    string(
+        "sasl.oauthbearer.scope",
+        None,
+        "The scope to ask for at the token endpoint.",
+        kip="KIP-1139",
+    ),
+    function(
+        "sasl.oauthbearer.token",
         "For OAUTHBEARER: a function that returns a token, or (token, seconds it is valid for)."
         " It is called on a thread of its own unless it is async.",
         kip="KIP-255",
     ),
-    Option("sasl.password", PASSWORD, None, "The password, for PLAIN and SCRAM."),
-    Option("sasl.username", STRING, None, "The user, for PLAIN and SCRAM."),
-    Option(
+    string(
+        "sasl.oauthbearer.token.endpoint.url",
+        None,
+        "Where the client's id and secret become a token: https://…; or file:/…, a file with one.",
+        kip="KIP-768",
+    ),
+    password("sasl.password", "The password, for PLAIN and SCRAM."),
+    string("sasl.username", None, "The user, for PLAIN and SCRAM."),
+    string(
         "security.protocol",
-        STRING,
         "PLAINTEXT",
         "Whether connections are encrypted (SSL: TLS), authenticated (SASL), or both.",
         _PROTOCOLS,
         ignores_case=True,
     ),
-    Option(
+    strings(
         "ssl.cipher.suites",
-        LIST,
         (),
         "The suites of TLS 1.2 to offer, by their IANA names, and then no TLS 1.3; empty for"
         " OpenSSL's choice.",
     ),
-    Option(
+    strings(
         "ssl.enabled.protocols",
-        LIST,
         ("TLSv1.2", "TLSv1.3"),
         "The versions of TLS to offer.",
         ("TLSv1.2", "TLSv1.3"),
     ),
-    Option(
+    string(
         "ssl.endpoint.identification.algorithm",
-        STRING,
         "https",
         "https: a broker's certificate must be for the name it is reached by; empty: for any name.",
         ("https", ""),
         kip="KIP-294",
         ignores_case=True,
     ),
-    Option(
+    password(
         "ssl.key.password",
-        PASSWORD,
-        None,
         "The password of the key in ssl.keystore.location or ssl.keystore.key.",
     ),
-    Option(
+    password(
         "ssl.keystore.certificate.chain",
-        PASSWORD,
-        None,
         "This client's certificates as PEM text, its own first.",
         kip="KIP-651",
     ),
-    Option(
-        "ssl.keystore.key", PASSWORD, None, "This client's private key as PEM text.", kip="KIP-651"
-    ),
-    Option(
+    password("ssl.keystore.key", "This client's private key as PEM text.", kip="KIP-651"),
+    string(
         "ssl.keystore.location",
-        STRING,
         None,
         "A PEM file with this client's private key and certificates.",
     ),
-    Option(
+    string(
         "ssl.keystore.type",
-        STRING,
         "PEM",
         "Always PEM; convert a JKS or PKCS12 store with keytool and openssl pkcs12.",
         ("PEM",),
         kip="KIP-651",
     ),
-    Option(
+    password(
         "ssl.truststore.certificates",
-        PASSWORD,
-        None,
         "The certificates to trust as PEM text.",
         kip="KIP-651",
     ),
-    Option(
+    string(
         "ssl.truststore.location",
-        STRING,
         None,
         "A PEM file with the certificates to trust; without one, those of the system.",
     ),
-    Option(
+    string(
         "ssl.truststore.type",
-        STRING,
         "PEM",
         "Always PEM; convert a JKS or PKCS12 store with keytool -list -rfc.",
         ("PEM",),

@@ -18,8 +18,8 @@ from typing import TypeVar
 from trimtab.client.network.connection import Connection, ConnectionOptions, Node
 from trimtab.client.network.connector import Connector
 from trimtab.client.network.outages import OutageLog
-from trimtab.errors import AuthenticationFailed, KafkaError, Unavailable
-from trimtab.wire.schema import Request
+from trimtab.kafka.errors import AuthenticationFailed, KafkaError, Unavailable
+from trimtab.kafka.wire.schema import Request
 
 logger = logging.getLogger("trimtab.client")
 
@@ -117,8 +117,21 @@ class Connections:
         self._begin(node_id)
 
     def last_error(self, node_id: int) -> KafkaError | None:
-        """Why the last attempt to connect failed; None once it has succeeded."""
+        """Why a broker was lost, or could not be connected to; None once it is connected, and while
+        its connection was only closed because it was idle."""
         return self._errors.get(node_id)
+
+    def describe_silence(self) -> str:
+        """For error messages: the brokers that are asked and have not answered."""
+        opening = [self._nodes[each] for each in self._opening if each in self._nodes]
+        asked = [each.node for each in self._open.values() if each.in_flight]
+        if not opening and not asked:
+            return "no broker answered"
+        text = f"{', '.join(sorted(set(map(str, opening + asked))))} did not answer"
+        if opening:
+            protocol = self.options.security_protocol
+            text += f" (does its listener speak security.protocol={protocol}?)"
+        return text
 
     async def connect(self, node_id: int) -> Connection:
         """The connection to a broker, opened first if necessary.
@@ -206,7 +219,10 @@ class Connections:
                 return live
         return await task
 
-    async def close(self) -> None:
+    async def close(self, end: float | None = None) -> None:
+        """Close the connections once their bytes are written: for up to
+        `socket.connection.setup.timeout.ms`, and not longer than until `end`, in the loop's time.
+        """
         self._closed = True
         opening = list(self._opening.values())
         for task in opening:
@@ -214,11 +230,13 @@ class Connections:
         await asyncio.gather(*opening, return_exceptions=True)
         if not self._open:
             return
-        self._all_lost = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._all_lost = loop.create_future()
         for connection in list(self._open.values()):
             connection.close()
+        last = loop.time() + self.options.connect_timeout
         try:
-            async with asyncio.timeout(self.options.connect_timeout):
+            async with asyncio.timeout_at(last if end is None else min(end, last)):
                 await self._all_lost
         except TimeoutError:  # a broker does not read its requests
             for connection in list(self._open.values()):
@@ -242,7 +260,7 @@ class Connections:
             wait = self._not_before.get(node_id, 0.0) - loop.time()
             if wait > 0:
                 await asyncio.sleep(wait)
-            self._not_before[node_id] = loop.time()
+            self._not_before[node_id] = began = loop.time()
             node = self._nodes.get(node_id)
             if node is None:
                 raise Unavailable(f"broker {node_id} is no longer in the cluster's metadata")
@@ -261,7 +279,9 @@ class Connections:
             if isinstance(error, AuthenticationFailed):
                 self.on_event("failed-authentication")
             if node_id in self._nodes:
-                self.outages.failed(str(self._nodes[node_id]), error, wait, loop.time())
+                self.outages.failed(
+                    str(self._nodes[node_id]), error, wait, loop.time(), since=began
+                )
             if isinstance(error, Unavailable):
                 self._announce_loss()
             raise
@@ -284,9 +304,9 @@ class Connections:
             del self._open[connection.node.id]
             if self._all_lost is not None and not self._open and not self._all_lost.done():
                 self._all_lost.set_result(None)
-            if isinstance(connection.error, AuthenticationFailed):
-                self._errors[connection.node.id] = connection.error
             if not self._closed and not connection.was_idle:
+                if connection.error is not None:
+                    self._errors[connection.node.id] = connection.error
                 logger.info("connection lost: %s", connection.node)
                 self._back_off(connection.node.id)
                 self._announce_loss()

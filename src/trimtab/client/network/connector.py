@@ -14,7 +14,7 @@ from random import Random
 
 from trimtab.client.network.certificates import explain_certificate, tls_reason
 from trimtab.client.network.connection import Connection, ConnectionOptions, Node
-from trimtab.errors import AuthenticationFailed, Unavailable
+from trimtab.kafka.errors import AuthenticationFailed, Unavailable
 
 logger = logging.getLogger("trimtab.client")
 

@@ -19,10 +19,17 @@ from typing import TypeAlias, TypeVar
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.connection import Connection, Node
 from trimtab.client.network.connections import Connections
-from trimtab.errors import BrokerError, CorruptData, ErrorCode, KafkaError, Unavailable, error_code
-from trimtab.wire.messages.end_txn import EndTxnRequest
-from trimtab.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest
-from trimtab.wire.schema import Request
+from trimtab.kafka.errors import (
+    BrokerError,
+    CorruptData,
+    ErrorCode,
+    KafkaError,
+    Unavailable,
+    error_code,
+)
+from trimtab.kafka.wire.messages.end_txn import EndTxnRequest
+from trimtab.kafka.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest
+from trimtab.kafka.wire.schema import Request
 
 logger = logging.getLogger("trimtab.client")
 
@@ -32,6 +39,8 @@ _SEVERAL_KEYS_SINCE = 4
 _CONCURRENT_BACKOFF = 0.002
 """Seconds until the first retry while the previous transaction is being ended, which takes
 milliseconds: less than `retry.backoff.ms` (KAFKA-5482). Doubled with each retry."""
+_PATIENCE = 1.0
+"""Seconds until the log says that a coordinator refuses: one that has just moved does at first."""
 _MOVED = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
@@ -69,13 +78,13 @@ async def find_coordinators(
     return [
         Coordinator(
             key=key,
-            node_id=each.node_id,
-            host=each.host,
-            port=each.port,
-            error_code=each.error_code,
-            error_message=each.error_message,
+            node_id=answer.node_id,
+            host=answer.host,
+            port=answer.port,
+            error_code=answer.error_code,
+            error_message=answer.error_message,
         )
-        for key, each in zip(keys, answers, strict=True)
+        for key, answer in zip(keys, answers, strict=True)
     ]
 
 
@@ -158,7 +167,8 @@ class CoordinatorLink:
             BrokerError: the response, or FindCoordinator's, has an error that is not retriable.
             AuthenticationFailed: no broker accepts this client.
         """
-        attempts = 0
+        attempts, now = 0, asyncio.get_running_loop().time
+        outages, named = self._connections.outages, f"the coordinator of {self}"
         try:
             while True:
                 check()
@@ -172,6 +182,7 @@ class CoordinatorLink:
                     self.unanswered -= 1
                     code, subject = judge(response)
                     if code is ErrorCode.NONE:
+                        outages.reached(named, now())
                         return response
                     if code is ErrorCode.CONCURRENT_TRANSACTIONS:
                         backoff = self._concurrent_backoff
@@ -185,11 +196,15 @@ class CoordinatorLink:
                 except (Unavailable, CorruptData) as error:
                     self._node_id = None
                     self.trouble = error
+                wait = backoff.wait(attempts, self._random)
+                if isinstance(self.trouble, BrokerError):  # `Connections` logs the others
+                    outages.failed(named, self.trouble, wait, now(), _PATIENCE)
                 logger.debug("asking the coordinator of %s again: %s", self, self.trouble)
-                await asyncio.sleep(backoff.wait(attempts, self._random))
+                await asyncio.sleep(wait)
                 attempts += 1
         finally:
             self.trouble = None
+            outages.forget(named)
 
     async def _connect(self) -> Connection:
         if self._node_id is None:

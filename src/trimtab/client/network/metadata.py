@@ -16,7 +16,7 @@ from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.connection import Node
 from trimtab.client.network.connections import Connections
 from trimtab.client.topic_view import PartitionView, TopicView
-from trimtab.errors import (
+from trimtab.kafka.errors import (
     AuthenticationFailed,
     BrokerError,
     ErrorCode,
@@ -24,14 +24,14 @@ from trimtab.errors import (
     Unavailable,
     error_code,
 )
-from trimtab.wire.messages.metadata import (
+from trimtab.kafka.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseTopic,
 )
-from trimtab.wire.sentinels import NO_BROKER, NO_LEADER
-from trimtab.wire.types import ZERO_UUID
+from trimtab.kafka.wire.sentinels import NO_BROKER, NO_LEADER
+from trimtab.kafka.wire.types import ZERO_UUID
 
 logger = logging.getLogger("trimtab.client")
 
@@ -40,8 +40,12 @@ _PATIENCE = 1.0
 
 
 def view_topic(topic: MetadataResponseTopic, nodes: dict[int, Node]) -> TopicView:
-    """The frozen view of one topic of a Metadata response."""
-    by_index = sorted(topic.partitions, key=lambda partition: partition.partition_index)
+    """The frozen view of one topic of a Metadata response.
+
+    If a partition is left out, so are those with greater numbers: a view counts from 0.
+    """
+    ordered = sorted(topic.partitions, key=lambda partition: partition.partition_index)
+    by_index = [each for index, each in enumerate(ordered) if each.partition_index == index]
     leaders = tuple(p.leader_id if p.leader_id in nodes else NO_LEADER for p in by_index)
     return TopicView(
         name=topic.name or "",
@@ -90,7 +94,7 @@ class Metadata:
         self._topics: dict[str, TopicView] = {}
         self._errors: dict[str, BrokerError] = {}
         self._wanted: dict[str, float] = {}
-        """The topics to refresh, with the loop's time when `add` last named them."""
+        """The topics to refresh, with the loop's time when `watch` last named them."""
         self._doubted: set[str] = set()
         """Topics with a leader that did not answer, or that answered that it does not lead."""
         self._awaited: Counter[tuple[str, int]] = Counter()
@@ -136,6 +140,16 @@ class Metadata:
         if view is None or partition >= len(view.leaders):
             return NO_LEADER
         return view.leaders[partition]
+
+    def is_offline(self, partition: tuple[str, int], node: int) -> bool:
+        """Whether a replica is known to be offline: its broker is down, or has lost its disk."""
+        topic, index = partition
+        view = self._topics.get(topic)
+        return (
+            view is not None
+            and index < view.partition_count
+            and node in view.partitions[index].offline_replicas
+        )
 
     def doubt(self, topics: Iterable[str]) -> None:
         """Note that their leaders did not answer or no longer lead: `unsure` until refreshed.
@@ -192,11 +206,21 @@ class Metadata:
         """Why the last request for metadata failed; None if it succeeded."""
         return self._failure
 
-    def add(self, topics: Iterable[str]) -> None:
+    def watch(self, topics: Iterable[str]) -> None:
         """Refresh these topics' views from now on."""
         now = asyncio.get_running_loop().time()
         for topic in topics:
             self._wanted[topic] = now
+
+    def doubt_id(self, name: str) -> None:
+        """Forget a topic's view, which may be old: a caller knows another id. Ask for it again."""
+        self._topics.pop(name, None)
+        self.request_update()
+
+    def drop(self, topics: Iterable[str]) -> None:
+        """Refresh these topics no more, until `watch` names them again; what is known is kept."""
+        for topic in topics:
+            self._wanted.pop(topic, None)
 
     def forget_idle(
         self,
@@ -209,7 +233,7 @@ class Metadata:
         Args:
             max_idle: seconds (`metadata.max.idle.ms`, KIP-526).
             last_used: the loop's time when a topic was last used; infinite while it must be kept.
-            on_forget: called with each topic that is forgotten; `add` adds it again.
+            on_forget: called with each topic that is forgotten; `watch` adds it again.
         """
         self._max_idle = max_idle
         self._last_used = last_used
@@ -227,12 +251,18 @@ class Metadata:
             self.request_update()
 
     async def wait_for_topic(
-        self, name: str, timeout: float, partition: int | None = None
+        self,
+        name: str,
+        timeout: float,
+        partition: int | None = None,
+        patience: float = math.inf,
     ) -> TopicView:
         """The view of a topic, requested first if necessary.
 
         Args:
             partition: one that the view must have: it may have been added a moment ago.
+            patience: seconds after which a response that has the topic without the partition is an
+                error.
 
         Raises:
             BrokerError: the cluster refuses the topic for good.
@@ -241,8 +271,9 @@ class Metadata:
 
         Source: `KafkaProducer.waitOnMetadata`.
         """
-        self.add([name])
+        self.watch([name])
         needed = -1 if partition is None else partition
+        impatient_at = asyncio.get_running_loop().time() + patience
         self._awaited[name, needed] += 1
         try:
             async with asyncio.timeout(timeout):
@@ -257,8 +288,10 @@ class Metadata:
                     await self.wait_for_update()
                     if isinstance(self._failure, AuthenticationFailed):
                         raise self._failure
+                    if self._lacks(name, needed) and self.updated_at >= impatient_at:
+                        raise self._unknown(name, f"{patience:g} s", needed)
         except TimeoutError:
-            raise self._unknown(name, timeout, needed) from None
+            raise self._unknown(name, f"{timeout:g} s (max.block.ms)", needed) from None
         finally:
             self._awaited[name, needed] -= 1
             if self._awaited[name, needed] == 0:
@@ -475,9 +508,19 @@ class Metadata:
             self._age_timer.cancel()
         self._age_timer = asyncio.get_running_loop().call_later(self._max_age, self.request_update)
 
-    def _unknown(self, name: str, timeout: float, partition: int) -> KafkaError:
+    def _lacks(self, name: str, partition: int) -> bool:
+        """Whether the last response has the topic, but not the partition."""
+        view = self._topics.get(name)
+        return (
+            view is not None
+            and partition >= view.partition_count
+            and name not in self._errors
+            and self._failure is None
+        )
+
+    def _unknown(self, name: str, time: str, partition: int) -> KafkaError:
         error, view = self._errors.get(name), self._topics.get(name)
-        waited = f"after {timeout:g} s (max.block.ms)"
+        waited = f"after {time}"
         if view is not None and error is None and self._failure is None:
             return Unavailable(
                 f"partition {partition} of topic {name} is not there {waited}: the topic has"
@@ -494,4 +537,5 @@ class Metadata:
         if self._failure is not None:
             what = f"topic {name}" if view is None else f"partition {partition} of topic {name}"
             return Unavailable(f"{what} is not known {waited}: {self._failure}")
-        return Unavailable(f"topic {name} is not known {waited}: the cluster did not answer")
+        silence = self._connections.describe_silence()
+        return Unavailable(f"topic {name} is not known {waited}: {silence}")

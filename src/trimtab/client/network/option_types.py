@@ -1,7 +1,7 @@
 """The types of clients' keyword options, for type checkers: names in snake case.
 
-They follow the tables of `trimtab.client.options`, which
-`tests/unit/client/network/test_option_types.py` checks. A text for a number, such as `"10"`, is
+`python -m tests.unit.client.network.test_option_types` writes the classes from the tables of
+`trimtab.client.options`, and a test fails until it has. A text for a number, such as `"10"`, is
 taken too, but only a dictionary of options may have it without a type checker's complaint.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypedDict
 
 from trimtab.client.network.authentication import TokenSource
-from trimtab.records import Deserializer
+from trimtab.kafka.records import Deserializer
 
 
 class HasPartition(Protocol):
@@ -38,8 +38,18 @@ class ConnectionOptions(TypedDict, total=False):
     retry_backoff_max_ms: int | None
     retry_backoff_ms: int | None
     sasl_jaas_config: str | None
+    sasl_login_callback_handler_class: str | None
+    sasl_login_connect_timeout_ms: int | None
+    sasl_login_read_timeout_ms: int | None
+    sasl_login_retry_backoff_max_ms: int | None
+    sasl_login_retry_backoff_ms: int | None
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None
+    sasl_oauthbearer_client_credentials_client_id: str | None
+    sasl_oauthbearer_client_credentials_client_secret: str | None
+    sasl_oauthbearer_header_urlencode: bool | None
+    sasl_oauthbearer_scope: str | None
     sasl_oauthbearer_token: TokenSource | None
+    sasl_oauthbearer_token_endpoint_url: str | None
     sasl_password: str | None
     sasl_username: str | None
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] | None

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal, cast
+from typing import Literal
 
-from trimtab.client.arguments import checked_text
 from trimtab.client.network.authentication import (
     Credentials,
     OAuthBearer,
     Plain,
     Scram,
-    TokenSource,
 )
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.bootstrap import parse_bootstrap_servers
 from trimtab.client.network.connection import ConnectionOptions, Node
-from trimtab.config import OptionTable, Password, Value, read_given
-from trimtab.errors import UsageError
-from trimtab.system.network import TlsSettings, make_nonce, make_tls_context, set_buffer_sizes
+from trimtab.client.network.jaas import parse_jaas_config
+from trimtab.client.network.oauth import MSK, Login, token_source
+from trimtab.client.network.tls import TlsSettings, make_tls_context, set_buffer_sizes
+from trimtab.kafka.arguments import checked_text
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.options import Config, OptionTable, Password, read_given
+from trimtab.kafka.wire.scram import make_nonce
 
 
-class Options:
+class Options(Config):
     """The checked options of one client, read by type.
 
     Args:
@@ -38,18 +39,18 @@ class Options:
 
     def __init__(self, table: OptionTable, given: Mapping[str, object]) -> None:
         self.kind = table.kind
+        _refuse_missing_mechanism(table.kind, given)
         set_by_user = read_given(
             table,
             {name: value for name, value in given.items() if not table.asks_nothing(name, value)},
         )
         self.given = frozenset(set_by_user)
         """The dotted names of the options that the user set."""
-        self._values: dict[str, Value] = {option.name: option.default for option in table}
-        self._values.update(set_by_user)
+        super().__init__(table.defaults() | set_by_user)
         for name in ("client.id", "client.rack", "transactional.id"):  # part of requests
-            if self._values.get(name) is not None:
-                checked_text(f"{table.kind} option {name}", self._values[name])
-        servers = cast(tuple[str, ...], self._values["bootstrap.servers"])
+            if self.get(name) is not None:
+                checked_text(f"{table.kind} option {name}", self[name])
+        servers = self.words("bootstrap.servers")
         if not servers:
             raise UsageError(
                 f"{table.kind} option bootstrap.servers is missing; name at least one broker,"
@@ -58,35 +59,12 @@ class Options:
         self.bootstrap: list[Node] = parse_bootstrap_servers(servers)
         if "reconnect.backoff.ms" in self.given and "reconnect.backoff.max.ms" not in self.given:
             # As in Kafka: the back-off is then constant.
-            self.adjust("reconnect.backoff.max.ms", self["reconnect.backoff.ms"])
+            self["reconnect.backoff.max.ms"] = self["reconnect.backoff.ms"]
         self._connection_options = make_connection_options(self)
-
-    def __getitem__(self, name: str) -> Value:
-        return self._values[name]
-
-    def adjust(self, name: str, value: Value) -> None:
-        """Replace a default that contradicts the user's options."""
-        self._values[name] = value
-
-    def integer(self, name: str) -> int:
-        return cast(int, self._values[name])
-
-    def number(self, name: str) -> float:
-        return cast(float, self._values[name])
-
-    def seconds(self, name: str) -> float:
-        """An option in milliseconds, as seconds."""
-        return cast(int, self._values[name]) / 1000
 
     def backoff(self, of: Literal["retry", "reconnect"] = "retry") -> Backoff:
         """The options `retry.backoff.ms` and `retry.backoff.max.ms`, or those of `reconnect`."""
         return Backoff(self.seconds(f"{of}.backoff.ms"), self.seconds(f"{of}.backoff.max.ms"))
-
-    def text(self, name: str) -> str:
-        return cast(str, self._values[name])
-
-    def flag(self, name: str) -> bool:
-        return cast(bool, self._values[name])
 
     def connection_options(self) -> ConnectionOptions:
         return self._connection_options
@@ -130,26 +108,26 @@ def make_connection_options(options: Options) -> ConnectionOptions:
 
 def _tls_settings(options: Options) -> TlsSettings:
     def secret(name: str) -> str | None:
-        value = cast(Password | None, options[name])
+        value = options.secret(name)
         return None if value is None else value.text
 
     return TlsSettings(
-        truststore_location=options.text("ssl.truststore.location") or "",
+        truststore_location=options.text("ssl.truststore.location"),
         truststore_certificates=secret("ssl.truststore.certificates") or "",
-        keystore_location=options.text("ssl.keystore.location") or "",
+        keystore_location=options.text("ssl.keystore.location"),
         keystore_key=secret("ssl.keystore.key") or "",
         keystore_certificate_chain=secret("ssl.keystore.certificate.chain") or "",
         key_password=secret("ssl.key.password"),
         checks_host_name=options.text("ssl.endpoint.identification.algorithm") == "https",
-        protocols=cast(tuple[str, ...], options["ssl.enabled.protocols"]),
-        cipher_suites=cast(tuple[str, ...], options["ssl.cipher.suites"]),
+        protocols=options.words("ssl.enabled.protocols"),
+        cipher_suites=options.words("ssl.cipher.suites"),
     )
 
 
 def _credentials(options: Options, protocol: str) -> Credentials | None:
-    mechanism = cast(str | None, options["sasl.mechanism"])
+    mechanism = options.optional_text("sasl.mechanism")
     if not protocol.startswith("SASL"):
-        for name in ("sasl.mechanism", "sasl.jaas.config", "sasl.username", "sasl.password"):
+        for name in ("sasl.mechanism", "sasl.username", "sasl.password", *_OF_LOGIN):
             if options[name] is not None:
                 raise UsageError(
                     f"{options.kind} option {name} is given, but security.protocol={protocol} does"
@@ -162,23 +140,74 @@ def _credentials(options: Options, protocol: str) -> Credentials | None:
             " one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER"
         )
     if mechanism == "OAUTHBEARER":
-        source = cast(TokenSource | None, options["sasl.oauthbearer.token"])
-        if source is None:
+        return _oauth(options)
+    for name in _OF_LOGIN[1:]:
+        if options[name] is not None:
             raise UsageError(
-                f"{options.kind} option sasl.oauthbearer.token is missing: sasl.mechanism="
-                "OAUTHBEARER needs a callable that returns a token, or (token, lifetime in seconds)"
+                f"{options.kind} option {name} is for sasl.mechanism=OAUTHBEARER, not {mechanism}:"
+                " leave it out"
             )
-        return OAuthBearer(source)
     username, password = _user_and_password(options, mechanism)
     if mechanism == "PLAIN":
         return Plain(username, password)
     return Scram(mechanism, username, password, make_nonce)
 
 
+_OF_LOGIN = (
+    "sasl.jaas.config",
+    "sasl.login.callback.handler.class",
+    "sasl.oauthbearer.client.credentials.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret",
+    "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.token.endpoint.url",
+)
+
+
+def _oauth(options: Options) -> OAuthBearer:
+    source = options.function("sasl.oauthbearer.token")
+    if source is not None:
+        for name in _OF_LOGIN:
+            if options[name] is not None:
+                raise UsageError(
+                    f"{options.kind} options sasl.oauthbearer.token and {name} are both given; keep"
+                    " one of the two ways to get a token"
+                )
+        return OAuthBearer(source)
+
+    def text(name: str) -> str:
+        return options.text(f"sasl.{name}")
+
+    login = Login(
+        options.kind,
+        jaas=options.secret("sasl.jaas.config"),
+        handler=text("login.callback.handler.class"),
+        url=text("oauthbearer.token.endpoint.url"),
+        client_id=text("oauthbearer.client.credentials.client.id"),
+        client_secret=options.secret("sasl.oauthbearer.client.credentials.client.secret"),
+        scope=text("oauthbearer.scope"),
+        encodes_header=options.flag("sasl.oauthbearer.header.urlencode"),
+        connect_timeout=options.seconds("sasl.login.connect.timeout.ms"),
+        read_timeout=options.seconds("sasl.login.read.timeout.ms"),
+        backoff=options.seconds("sasl.login.retry.backoff.ms"),
+        patience=options.seconds("sasl.login.retry.backoff.max.ms"),
+    )
+    return OAuthBearer(*token_source(login))
+
+
+def _refuse_missing_mechanism(kind: str, given: Mapping[str, object]) -> None:
+    """Say what a mechanism that many brokers have, and trimtab has not, can be replaced by.
+
+    Raises:
+        UsageError: it is given.
+    """
+    if "AWS_MSK_IAM" in (given.get("sasl.mechanism"), given.get("sasl_mechanism")):
+        raise UsageError(f"{kind} option sasl.mechanism='AWS_MSK_IAM': {MSK}")
+
+
 def _user_and_password(options: Options, mechanism: str) -> tuple[str, Password]:
-    jaas = cast(Password | None, options["sasl.jaas.config"])
-    username = cast(str | None, options["sasl.username"])
-    password = cast(Password | None, options["sasl.password"])
+    jaas = options.secret("sasl.jaas.config")
+    username = options.optional_text("sasl.username")
+    password = options.secret("sasl.password")
     if jaas is not None:
         if username is not None or password is not None:
             raise UsageError(
@@ -193,42 +222,3 @@ def _user_and_password(options: Options, mechanism: str) -> tuple[str, Password]
             " sasl.username and sasl.password, or sasl.jaas.config"
         )
     return username, password
-
-
-_JAAS = re.compile(
-    r"""\s* (?P<module>[\w.$]+) \s+ (?:required|requisite|sufficient|optional)
-        (?P<options> (?: \s+ [\w.]+ \s*=\s* (?: "(?:[^"\\]|\\.)*" | [^\s";]+ ) )* ) \s* ; \s*""",
-    re.VERBOSE,
-)
-_JAAS_OPTION = re.compile(
-    r"""([\w.]+) \s*=\s* (?: "((?:[^"\\]|\\.)*)" | ([^\s";]+) )""", re.VERBOSE
-)
-
-
-def parse_jaas_config(config: Password, mechanism: str) -> tuple[str, Password]:
-    """User and password of a `sasl.jaas.config` as Java's clients take it.
-
-    Raises:
-        UsageError: it is not of that form, is for another mechanism, or lacks one of them.
-    """
-    module_name = "PlainLoginModule" if mechanism == "PLAIN" else "ScramLoginModule"
-    expected = (
-        f"org.apache.kafka.common.security.{'plain' if mechanism == 'PLAIN' else 'scram'}"
-        f'.{module_name} required username="…" password="…";'
-    )
-    found = _JAAS.fullmatch(config.text)
-    if found is None:
-        raise UsageError(f"sasl.jaas.config=[hidden] cannot be read; expected: {expected}")
-    if found["module"].rpartition(".")[2] != module_name:
-        raise UsageError(
-            f"sasl.jaas.config names {found['module']}, but sasl.mechanism={mechanism} needs"
-            f" {module_name}; expected: {expected}"
-        )
-    given: dict[str, str] = {}
-    for name, quoted, bare in _JAAS_OPTION.findall(found["options"]):
-        given[name] = re.sub(r"\\(.)", r"\1", quoted) or bare
-    unknown = given.keys() - {"username", "password", "serviceName"}
-    if unknown or "username" not in given or "password" not in given:
-        wrong = f"{', '.join(sorted(unknown))} is not for trimtab" if unknown else "one is missing"
-        raise UsageError(f"sasl.jaas.config needs username and password ({wrong}): {expected}")
-    return given["username"], Password(given["password"])

@@ -33,11 +33,11 @@ REFUSED = {
     "sasl.kerberos.": (
         "Kerberos (GSSAPI) is not to be had; use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"
     ),
-    "sasl.login.": (
-        "a token is asked of the callable sasl.oauthbearer.token, again when 80 % of its lifetime"
-        " is over; leave it out"
+    "sasl.login.": ("a token is asked for again when 80 % of its lifetime is over; leave it out"),
+    "sasl.oauthbearer.": (
+        "a token is got with the client's id and secret (sasl.oauthbearer.token.endpoint.url); for"
+        " another way give a callable that fetches it, as sasl.oauthbearer.token"
     ),
-    "sasl.oauthbearer.": "give a callable that fetches the token as sasl.oauthbearer.token",
     "security.providers": _JAVA_TLS,
     "ssl.engine.factory.class": _JAVA_TLS,
     "ssl.keymanager.algorithm": _JAVA_TLS,
@@ -81,13 +81,18 @@ NO_OPS = {
     "sasl.login.refresh.min.period.seconds": ("60",),
     "sasl.login.refresh.window.factor": ("0.8",),
     "sasl.login.refresh.window.jitter": ("0.05",),
-    "sasl.login.retry.backoff.max.ms": ("10000",),
-    "sasl.login.retry.backoff.ms": ("100",),
     "sasl.oauthbearer.clock.skew.seconds": ("30",),
-    "sasl.oauthbearer.header.urlencode": ("false",),
     "sasl.oauthbearer.jwks.endpoint.refresh.ms": ("3600000",),
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": ("10000",),
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": ("100",),
+    "sasl.oauthbearer.jwt.retriever.class": (
+        "org.apache.kafka.common.security.oauthbearer.clientcredentialsjwtretriever",
+        "org.apache.kafka.common.security.oauthbearer.defaultjwtretriever",
+    ),
+    "sasl.oauthbearer.jwt.validator.class": (
+        "org.apache.kafka.common.security.oauthbearer.clientjwtvalidator",
+        "org.apache.kafka.common.security.oauthbearer.defaultjwtvalidator",
+    ),
     "sasl.oauthbearer.scope.claim.name": ("scope",),
     "sasl.oauthbearer.sub.claim.name": ("sub",),
     "ssl.keymanager.algorithm": ("sunx509",),

@@ -8,7 +8,7 @@ from trimtab.client.network.connections import Connections
 from trimtab.client.network.coordinator import CoordinatorKind, CoordinatorLink
 from trimtab.client.network.metadata import Metadata
 from trimtab.client.network.options import Options
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 
 class Session:
@@ -19,6 +19,7 @@ class Session:
 
     Attributes:
         is_closed: whether the client's user has closed it.
+        is_forked: whether this is a process forked from the client's.
     """
 
     def __init__(self, options: Options, random: Random, creates_topics: bool = False) -> None:
@@ -33,7 +34,7 @@ class Session:
             create_topics=creates_topics,
             random=random,
         )
-        self.is_closed = False
+        self.is_closed = self.is_forked = False
 
     @property
     def timeout(self) -> float:
@@ -46,13 +47,22 @@ class Session:
         return CoordinatorLink(self.connections, kind, key, self.backoff, self.random)
 
     def check_open(self) -> None:
-        """Raise UsageError if the client is closed."""
+        """Raise UsageError if the client is closed, or belongs to the process that this one was
+        forked from."""
+        name = _NAMES[self.options.kind]
+        if self.is_forked:
+            raise UsageError(
+                f"this {name} was created before the process was forked, and works only in the"
+                f" process that created it; create one after the fork, or start processes with the"
+                " 'spawn' method"
+            )
         if self.is_closed:
-            raise UsageError(f"the {_NAMES[self.options.kind]} is closed")
+            raise UsageError(f"the {name} is closed")
 
-    async def close(self) -> None:
+    async def close(self, end: float | None = None) -> None:
+        """Close the connections; `end`: when to stop waiting for brokers, in the loop's time."""
         await self.metadata.close()
-        await self.connections.close()
+        await self.connections.close(end)
 
 
 _NAMES = {"producer": "producer", "consumer": "consumer", "admin": "admin client"}

@@ -15,7 +15,7 @@ from random import Random
 from trimtab.client.partitioner.pool import Pool, reachable, why_excluded
 from trimtab.client.partitioner.protocol import TopicLoad, Weight
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 _POOLS_KEPT = 8
 

@@ -17,7 +17,6 @@ from random import Random
 from typing import Any, cast
 
 from trimtab.client.network.options import Options
-from trimtab.client.options import PRODUCER
 from trimtab.client.partitioner.per_record import (
     CallableNewBatchPartitioner,
     CallablePartitioner,
@@ -25,7 +24,7 @@ from trimtab.client.partitioner.per_record import (
 )
 from trimtab.client.partitioner.protocol import Partitioner
 from trimtab.client.partitioner.sticky import StickyPartitioner
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 logger = logging.getLogger("trimtab.client")
 
@@ -90,14 +89,15 @@ def make_partitioner(options: Options, custom: object | None, random: Random) ->
         UsageError: the options contradict each other, or `partitioner.class` is not a partitioner.
     """
     rack = _rack_of(options, custom is not None or options["partitioner.class"] is not None)
-    name = options["partitioner.class"]
+    name = options.optional_text("partitioner.class")
     if custom is None and name is None:
         return _make_built_in(options, rack, random)
     _warn_without_effect(
         options, _BUILT_IN_OPTIONS, "partitioner.class is set, and they are for the built-in logic"
     )
     if custom is None:
-        match _ALIASES.get(cast(str, name)):
+        assert name is not None
+        match _ALIASES.get(name):
             case "round_robin":
                 return PartitionerMaker(RoundRobinPartitioner, ignores_keys=True)
             case "sticky":
@@ -113,14 +113,14 @@ def make_partitioner(options: Options, custom: object | None, random: Random) ->
                     "leave partitioner.class unset and set partitioner.ignore.keys=true",
                 )
                 return PartitionerMaker(lambda: StickyPartitioner(random), ignores_keys=True)
-        custom = _load(cast(str, name))
+        custom = _load(name)
     return _wrap_custom(custom, options)
 
 
 def _make_built_in(options: Options, rack: str | None, random: Random) -> PartitionerMaker:
     is_adaptive = options.flag("partitioner.adaptive.partitioning.enable")
     is_java = options.text("partitioner.compat") == "java"
-    balance = options["partitioner.balance"]
+    balance = options.optional_text("partitioner.balance")
     if not is_adaptive:
         _warn_without_effect(
             options,
@@ -140,7 +140,7 @@ def _make_built_in(options: Options, rack: str | None, random: Random) -> Partit
 
         soonest = SoonestOptions(
             quantum=max(1, batch_size),
-            bound=BOUNDS[balance] if balance in BOUNDS else float(cast(str, balance)),
+            bound=BOUNDS[balance] if balance in BOUNDS else float(balance),
             linger=options.seconds("linger.ms"),
             rack=rack,
         )
@@ -268,5 +268,5 @@ def _wrap_custom(custom: object, options: Options) -> PartitionerMaker:
         make = partial(CallableNewBatchPartitioner, function, on_new_batch)
     configure = getattr(user, "configure", None)
     if configure is not None:
-        configure({option.name: options[option.name] for option in PRODUCER})
+        configure(dict(options))
     return PartitionerMaker(make, close=getattr(user, "close", _close_nothing))

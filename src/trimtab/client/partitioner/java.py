@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 from trimtab.client.partitioner.protocol import TopicLoad, Weight
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 BATCH_SIZE_LIMIT = 2**30
 _BLANK = "".join(map(chr, range(ord(" ") + 1)))

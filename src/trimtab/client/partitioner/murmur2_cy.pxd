@@ -1,4 +1,4 @@
-# C declarations of murmur2_cy.py, used as wire/batch_cy.pxd explains.
+# C declarations of murmur2_cy.py, used as kafka/wire/batch_cy.pxd explains.
 
 cpdef unsigned int murmur2(bytes key)
 cpdef int partition_for_key(bytes key, int partition_count)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 PartitionFunction: TypeAlias = Callable[
     [str, bytes | None, bytes | None, Sequence[int], Sequence[int]], int

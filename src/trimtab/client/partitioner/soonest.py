@@ -15,9 +15,9 @@ from random import Random
 
 from trimtab.client.partitioner.pool import reachable, why_excluded
 from trimtab.client.partitioner.protocol import NodeLoad, TopicLoad, Weight, silent_after
-from trimtab.client.partitioner.shares import Broker, SharedPool
+from trimtab.client.partitioner.shares import BrokerShare, SharedPool
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 STRICT = 0.0
 """The bound of `partitioner.balance=strict`."""
@@ -113,14 +113,17 @@ class SoonestPartitioner:
         A turn ends when a quantum was produced, or when another broker has become cheaper by more
         than batches linger. While a batch gathers, it also gets records for which another broker is
         a little cheaper, so that batches are fewer.
-        Silent brokers, which have owed an answer for twice the usual time, get no turns. What they
-        miss is made up for later, up to the credit.
+        A silent broker, which has owed an answer for twice the usual time, gets no turns, unless it
+        is the credit behind already. What it missed is made up for at twice its share once it
+        answers, also if leaders change meanwhile: the part `1 - d` of it, and with `free` nothing.
+        After ten seconds of silence it is owed no more. Nor are partitions that are unavailable.
         Of more than eight brokers some are compared: the last cheapest, and eight others in turn.
 
     Guarantees:
         The bytes of two partitions of one broker differ by at most a quantum and what turns
         exceeded it. With a bound of 0, brokers that answer are at most the credit and a turn away
-        from their shares, whatever they cost. A turn costs O(log partitions).
+        from their shares, whatever they cost; any other is behind by twice the credit, a turn, and
+        what was produced in its longest silence, at most. A turn costs O(log partitions).
 
     Source: ADR 0016.
     """
@@ -134,9 +137,12 @@ class SoonestPartitioner:
         self._credit = CREDIT * options.quantum
         self._is_free = options.bound == FREE
         self._shrinking = FREE_SHRINKING if self._is_free else options.bound
+        # The part of what a silent broker misses that is made up for.
+        self._owed = max(0.0, 1.0 - options.bound)
         self._view: TopicView | None = None
+        self._behind: dict[int, float] = {}  # when leaders last changed, for the next pool
         self._pools: dict[tuple[frozenset[int], bool], SharedPool] = {}
-        self._turn: tuple[SharedPool, Broker] | None = None
+        self._turn: tuple[SharedPool, BrokerShare] | None = None
         self._overloaded_since = math.inf
         self._spilled_at = -math.inf
 
@@ -182,7 +188,7 @@ class SoonestPartitioner:
                 if broker.is_silent and broker is not best
                 else None,
                 0.0 if node is None else self._expected(node, now, pool.turns - broker.last_turn),
-                pool.debt(broker) / broker.count,
+                pool.debt(broker) / broker.count + broker.lag,
             )
             weights |= dict.fromkeys(broker.partitions(), weight)
         weights[likely] = weights[likely]._replace(probability=1.0)
@@ -234,6 +240,8 @@ class SoonestPartitioner:
         if view is not self._view:
             known = self._view
             if known is None or known.leaders != view.leaders or known.racks != view.racks:
+                if self._turn is not None and self._owed:
+                    self._behind = self._turn[0].behind()
                 self._pools.clear()
                 self._turn = None
             self._view = view
@@ -243,28 +251,34 @@ class SoonestPartitioner:
             if len(self._pools) == _POOLS_KEPT:
                 del self._pools[next(iter(self._pools))]
             partitions, is_near = reachable(view, unavailable, rack)
-            pool = SharedPool(view, partitions, is_near, self._shrinking, self._random)
+            pool = SharedPool(
+                view, partitions, is_near, self._shrinking, self._owed, self._random, self._behind
+            )
+            self._behind = {}
             self._pools[unavailable, rack is not None] = pool
         return pool
 
     # what they cost
 
-    def _compare(self, pool: SharedPool, load: TopicLoad, current: Broker | None = None) -> Broker:
+    def _compare(
+        self, pool: SharedPool, load: TopicLoad, current: BrokerShare | None = None
+    ) -> BrokerShare:
         """The broker for a turn now. Also sets `expected` to `is_last` of those compared."""
         now, brokers = load.now(), pool.to_compare(current)
         slowest, soonest = 0.0, math.inf
         for broker in brokers:
             node = load.node(broker.sample)
             broker.expected = broker.answer = 0.0
-            broker.is_gathering = is_silent = False
+            broker.is_gathering = False
+            silent_since = -1.0
             if node is not None:
                 broker.expected = self._expected(node, now, pool.turns - broker.last_turn)
                 broker.answer = node.alone
                 broker.is_gathering = node.queued_batches > 0
-                is_silent = self._is_silent(node, now)
-            if is_silent or broker.is_silent:
-                pool.set_silent(broker, is_silent, self._credit)
-            if not is_silent:
+                silent_since = self._silent_since(node, now)
+            if silent_since >= 0.0 or broker.is_silent or pool.is_mute:
+                pool.note_silence(broker, silent_since, now, self._credit)
+            if silent_since < 0.0:
                 soonest = min(soonest, broker.expected)
                 if node is not None:
                     slowest = max(slowest, node.alone, node.behind)
@@ -277,14 +291,14 @@ class SoonestPartitioner:
                 broker.is_forced, broker.is_last = False, broker.is_silent
             else:
                 worth = PRICE * slowest * debt
-                broker.is_forced = debt >= 1.0 and not broker.is_silent
+                broker.is_forced = debt >= 1.0 and not broker.is_excused
                 broker.is_last = debt <= -1.0 or broker.is_silent
             # Among those forced the one with the largest debt comes first.
             broker.cost = -debt if broker.is_forced else broker.expected - worth
         best = pool.cheapest = min(brokers, key=_order)
         return best if best.is_forced or best.is_gathering else self._consolidate(best, brokers)
 
-    def _consolidate(self, best: Broker, brokers: Sequence[Broker]) -> Broker:
+    def _consolidate(self, best: BrokerShare, brokers: Sequence[BrokerShare]) -> BrokerShare:
         """Instead of the best broker, one that costs little more and for which a batch gathers."""
         most = best.cost + PATIENCE * best.answer
         for broker in brokers:
@@ -314,12 +328,13 @@ class SoonestPartitioner:
             remaining += waiting / node.drain_rate
         return remaining + answer
 
-    def _is_silent(self, node: NodeLoad, now: float) -> bool:
-        """Whether it owes an answer, or accepts no batches, for twice its usual time."""
+    def _silent_since(self, node: NodeLoad, now: float) -> float:
+        """Loop time since which it has owed an answer, or accepted no batches, if that is more than
+        twice its usual time; else -1."""
         since = node.moved_at if node.requests else node.not_ready_since
-        return since >= 0.0 and now - since > silent_after(node)
+        return since if since >= 0.0 and now - since > silent_after(node) else -1.0
 
 
-def _order(broker: Broker) -> tuple[bool, bool, float, float]:
+def _order(broker: BrokerShare) -> tuple[bool, bool, float, float]:
     """Forced brokers first; those that are silent or too far ahead last."""
     return (not broker.is_forced, broker.is_last, broker.cost, broker.expected)

@@ -40,9 +40,9 @@ from typing import TYPE_CHECKING
 
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.network.connections import Connections
-from trimtab.errors import BrokerError, ErrorCode, KafkaError, error_code
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
-from trimtab.wire.sentinels import NO_OFFSET, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from trimtab.kafka.errors import BrokerError, ErrorCode, KafkaError, error_code
+from trimtab.kafka.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.kafka.wire.sentinels import NO_OFFSET, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 if TYPE_CHECKING:
     from trimtab.client.accumulator.queues_cy import Batch, PartitionQueue
@@ -83,6 +83,11 @@ class Anonymous:
     def is_ready(self) -> bool:
         """Whether any batch may be sent; if not, starts to fetch the missing producer id."""
         return True
+
+    @property
+    def trouble(self) -> str | None:
+        """Why no batch may be sent yet, for an error message; None if batches may be sent."""
+        return None
 
     def may_send(self, queue: PartitionQueue) -> bool:
         """Whether a queue's oldest batch may be sent now. If not, call it again when a batch of the
@@ -184,6 +189,13 @@ class Identity(Anonymous):
         # its brokers would take a repeated number for a duplicate.
         self._queues: dict[tuple[str, int], PartitionQueue] = {}
         self._asking: asyncio.Task[None] | None = None
+        self._refusal: KafkaError | None = None
+
+    @property
+    def trouble(self) -> str | None:
+        if self.producer_id != NO_PRODUCER_ID:
+            return None
+        return f"this producer has no id yet: {self._refusal or 'no broker has answered'}"
 
     def is_ready(self) -> bool:
         if self.producer_id != NO_PRODUCER_ID:
@@ -336,6 +348,7 @@ class Identity(Anonymous):
                     if isinstance(error, BrokerError) and not error.retriable:
                         self.fail(error)
                         return
+                    self._refusal = error
                     logger.debug("no producer id yet: %s", error)
                 await asyncio.sleep(self._backoff.wait(attempts, self._random))
                 attempts += 1

@@ -11,7 +11,7 @@ import math
 from trimtab.client.accumulator.queues_cy import NodeLoad
 from trimtab.client.network.connection import Connection
 from trimtab.client.sender.window import Window
-from trimtab.wire.messages.produce import ProduceRequest
+from trimtab.kafka.wire.messages.produce import ProduceRequest
 
 
 class NodeRecord:

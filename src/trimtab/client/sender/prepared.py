@@ -26,10 +26,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from trimtab.client.arguments import MAX_INT64, shown
 from trimtab.client.network.coordinator import CoordinatorLink, Verdict
-from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError, error_code
-from trimtab.wire.messages.end_txn import EndTxnRequest
+from trimtab.kafka.arguments import MAX_INT64, shown
+from trimtab.kafka.errors import BrokerError, ErrorCode, Unavailable, UsageError, error_code
+from trimtab.kafka.wire.messages.end_txn import EndTxnRequest
 
 OLDER_END_TXN = 4
 """The newest version of EndTxn that leaves the epoch as it is."""

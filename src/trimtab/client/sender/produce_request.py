@@ -12,15 +12,15 @@ from trimtab.client.metrics_cy import ProducerMetrics
 from trimtab.client.network.connection import Connection, Node
 from trimtab.client.sender.identity import Anonymous
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import BatchRefused, BrokerError, ErrorCode, error_code
-from trimtab.wire.batch_cy import HEADER_BYTES
-from trimtab.wire.messages.produce import (
+from trimtab.kafka.errors import BatchRefused, BrokerError, ErrorCode, error_code
+from trimtab.kafka.wire.batch_cy import HEADER_BYTES
+from trimtab.kafka.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceResponse,
     TopicProduceData,
 )
-from trimtab.wire.sentinels import NO_EPOCH
+from trimtab.kafka.wire.sentinels import NO_EPOCH
 
 LAST_VERSION_BY_NAME = 12
 """Produce requests name topics up to this version, and use topic ids from the next (KIP-516)."""
@@ -135,8 +135,8 @@ def read_refusal(batch: Batch, answer: PartitionProduceResponse, node: Node) -> 
         )
     elif answer.record_errors:
         at_fault = {
-            each.batch_index: each.batch_index_error_message or message
-            for each in answer.record_errors
+            record_error.batch_index: record_error.batch_index_error_message or message
+            for record_error in answer.record_errors
         }
         return BatchRefused(code, message, subject, at_fault)
     return BrokerError(code, message, subject)

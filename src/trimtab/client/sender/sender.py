@@ -13,6 +13,8 @@ partitioners that use them it measures windows: then small batches gather while 
 
 Source: `org.apache.kafka.clients.producer.internals.Sender`; KIP-91 (delivery.timeout.ms), KIP-126
 (splitting), KIP-219 (throttling), KIP-516 (topic ids), KIP-580 (back-off), KIP-794, KIP-951.
+
+Long because a batch's sending, retry, split and failure change the same queues and loads.
 """
 
 from __future__ import annotations
@@ -44,10 +46,20 @@ from trimtab.client.sender.produce_request import (
 from trimtab.client.sender.schedule import Schedule
 from trimtab.client.sender.window import RecordRate, Window, gather_time
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import AuthenticationFailed, BrokerError, ErrorCode, KafkaError, Unavailable
-from trimtab.wire.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse
-from trimtab.wire.sentinels import NO_LEADER, NO_OFFSET, NO_TIMESTAMP
-from trimtab.wire.types import ZERO_UUID
+from trimtab.kafka.errors import (
+    AuthenticationFailed,
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    Unavailable,
+)
+from trimtab.kafka.wire.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from trimtab.kafka.wire.sentinels import NO_LEADER, NO_OFFSET, NO_TIMESTAMP
+from trimtab.kafka.wire.types import ZERO_UUID
 
 logger = logging.getLogger("trimtab.client")
 
@@ -92,7 +104,7 @@ class Sender:
     """One producer's sender. All methods run on its loop, except `unavailable_nodes`.
 
     Args:
-        identity: the producer's identity: `Anonymous`, `Identity` or `Transactions`.
+        identity: the producer's identity: `Anonymous`, `Identity` or `TransactionManager`.
         metrics: records each event.
         now: the loop's time in seconds, correct on every thread.
     """
@@ -280,7 +292,7 @@ class Sender:
         node = self._nodes.get(leader)
         if node is not None and node.throttled_until > now:
             return f"{subject} throttles this client: it is over its quota"
-        return f"{subject} is too slow"
+        return self._identity.trouble or f"{subject} is too slow"
 
     def _send_to(self, node_id: int, now: float) -> float:
         """Send a broker its due batches; returns when to try again if no event comes before."""
@@ -355,7 +367,7 @@ class Sender:
             estimate = queue.batches[0].size
             if batches and size + estimate > limit:
                 break
-            batches.append(self._accumulator.take(queue))
+            batches.append(self._accumulator.take_batch(queue))
             size += estimate
             schedule.served(queue, now)
         if not batches:

@@ -31,7 +31,7 @@ class RecentMedian:
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque(maxlen=KEPT)
 
-    def add(self, sample: float, now: float) -> float:
+    def add_sample(self, sample: float, now: float) -> float:
         """The median with one more sample."""
         samples = self._samples
         while samples and samples[0][0] < now - MEMORY:
@@ -51,7 +51,7 @@ class RecentLeast:
         self._least = math.inf
         self._since = -math.inf
 
-    def add(self, sample: float, now: float) -> float:
+    def add_sample(self, sample: float, now: float) -> float:
         """The least one with one more sample."""
         if now - self._since > LEAST_MEMORY:
             self._before, self._least, self._since = self._least, math.inf, now
@@ -71,7 +71,7 @@ class DrainRate:
         self._bytes = 0.0
         self._seconds = 0.0
 
-    def add(self, size: int, seconds: float) -> float:
+    def add_bytes(self, size: int, seconds: float) -> float:
         """The rate after `size` more bytes in `seconds` busy seconds; 0 while it is unknown."""
         kept = math.pow(0.5, seconds / HALF_LIFE)
         self._bytes = self._bytes * kept + size

@@ -20,23 +20,26 @@ from trimtab.client.sender.prepared import (
     ProducerIdentity,
     verdict_of,
 )
-from trimtab.errors import BrokerError, ErrorCode, error_code
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from trimtab.wire.messages.add_partitions_to_txn import (
+from trimtab.kafka.errors import BrokerError, ErrorCode, error_code
+from trimtab.kafka.records import TopicPartition, by_topic
+from trimtab.kafka.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from trimtab.kafka.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
 )
-from trimtab.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from trimtab.wire.messages.txn_offset_commit import (
+from trimtab.kafka.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from trimtab.kafka.wire.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from trimtab.kafka.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
-from trimtab.wire.sentinels import NO_PRODUCER_ID
+from trimtab.kafka.wire.sentinels import NO_PRODUCER_ID
 
 # The newest versions of the older protocol. Later ones belong to `transaction.version` 2; of
 # AddPartitionsToTxn, to brokers.
@@ -186,7 +189,7 @@ class TransactionRequests:
             link.unanswered = 0
         return response
 
-    async def end(self, producer: ProducerIdentity, commits: bool) -> EndTxnResponse:
+    async def end_transaction(self, producer: ProducerIdentity, commits: bool) -> EndTxnResponse:
         """Commit or abort the transaction."""
         request = EndTxnRequest(
             transactional_id=producer.transactional_id,
@@ -208,15 +211,13 @@ class TransactionRequests:
         check: Callable[[], None],
     ) -> None:
         """Add partitions to the transaction; `check` raises once it is no longer open."""
-        topics: dict[str, list[int]] = {}
-        for topic, partition in partitions:
-            topics.setdefault(topic, []).append(partition)
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=producer.transactional_id,
             v3_and_below_producer_id=producer.producer_id,
             v3_and_below_producer_epoch=producer.epoch,
             v3_and_below_topics=[
-                AddPartitionsToTxnTopic(name=name, partitions=of) for name, of in topics.items()
+                AddPartitionsToTxnTopic(name=name, partitions=of)
+                for name, of in by_topic(partitions).items()
             ],
         )
         await self._coordinator.ask(

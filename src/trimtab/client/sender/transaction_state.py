@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from trimtab.errors import BrokerError, ErrorCode, KafkaError, TransactionError, UsageError
+from trimtab.kafka.errors import BrokerError, ErrorCode, KafkaError, TransactionError, UsageError
 
 RENAME = "change_transactional_id"
 INIT = "init_transactions"
@@ -88,7 +88,7 @@ _ABORT_AND_REPEAT = f"call {ABORT}() and repeat the transaction"
 _CLOSE = "close this producer and make a new one"
 
 
-class Lifecycle:
+class TransactionLifecycle:
     """The state of one transactional producer, with the cause of an error state.
 
     Attributes:
@@ -174,14 +174,20 @@ def is_fatal_from_coordinator(error: KafkaError) -> bool:
 
 def explain(error: KafkaError) -> KafkaError:
     """The error, with the usual cause of its code and how to correct it."""
-    if isinstance(error, BrokerError) and not error.detail and error.code in _HINTS:
-        return BrokerError(error.code, _HINTS[error.code], error.subject)
+    if (
+        isinstance(error, BrokerError)
+        and (hint := _HINTS.get(error.code)) is not None
+        and hint not in error.detail
+    ):
+        said = error.detail.rstrip(".")
+        return BrokerError(error.code, f"{said}; {hint}" if said else hint, error.subject)
     return error
 
 
 _FENCED = (
     "another producer with this transactional.id has begun, or this transaction was open for longer"
-    " than transaction.timeout.ms"
+    " than transaction.timeout.ms, so that its coordinator has aborted it; raise that, or commit"
+    " more often"
 )
 _LEFT_BEHIND = (
     "the consumer is no longer a member of the group in that generation; let it poll and read again"
@@ -196,7 +202,10 @@ _HINTS = {
     ),
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant Write on the topic",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant Read on the group",
-    ErrorCode.INVALID_TXN_STATE: "the coordinator's transaction is not in a state that allows this",
+    ErrorCode.INVALID_TXN_STATE: (
+        "the coordinator has ended this transaction already, as it does if one is open for longer"
+        " than transaction.timeout.ms; raise that, or commit more often"
+    ),
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: (
         "the coordinator has forgotten this producer (transactional.id.expiration.ms)"
     ),

@@ -6,8 +6,7 @@
       AddPartitionsToTxn ─▶ Produce        EndTxn ─▶ the coordinator writes markers
 
 `transaction_state` decides which call is allowed when, and how severe an error is;
-`transaction_requests` sends the requests. All of it runs on the producer's loop. This file has more
-than 600 lines because the calls, the sender's questions and all errors change one state.
+`transaction_requests` sends the requests. All of it runs on the producer's loop.
 
 **Two protocols.** Until Kafka 4.0 the producer adds partitions and groups to its transaction at the
 coordinator before it uses them. If the cluster's `transaction.version` is 2 (KIP-890), leaders and
@@ -28,6 +27,8 @@ the next transaction begins (KIP-360).
 
 Source: KIP-98, KIP-360, KIP-447, KIP-588, KIP-890;
 `org.apache.kafka.clients.producer.internals.TransactionManager`.
+
+Long because the calls, the sender's questions and all errors change one state.
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ from trimtab.client.sender.transaction_state import (
     RENAME,
     SEND,
     SEND_OFFSETS,
-    Lifecycle,
     State,
+    TransactionLifecycle,
     explain,
     is_fatal_from_coordinator,
     is_fatal_to_produce,
 )
-from trimtab.errors import (
+from trimtab.kafka.errors import (
     BrokerError,
     ErrorCode,
     KafkaError,
@@ -74,8 +75,8 @@ from trimtab.errors import (
     Unavailable,
     UsageError,
 )
-from trimtab.records import NO_OFFSET, TopicPartition
-from trimtab.wire.sentinels import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from trimtab.kafka.records import NO_OFFSET, TopicPartition
+from trimtab.kafka.wire.sentinels import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 if TYPE_CHECKING:
     from trimtab.client.accumulator.queues_cy import Batch, PartitionQueue
@@ -133,7 +134,7 @@ class _OffsetCommit(NamedTuple):
     task: asyncio.Task[None]
 
 
-class Transactions(Identity):
+class TransactionManager(Identity):
     """The identity of a transactional producer: its transactions, and when a batch may be sent.
 
     The calls are those of `ProducerCalls`, which has their arguments and errors. `init`,
@@ -165,7 +166,7 @@ class Transactions(Identity):
         self.last_produce_version: int | None = _OLDER_PRODUCE
         self._options = options
         self._loop = asyncio.get_running_loop()
-        self._lifecycle = Lifecycle()
+        self._lifecycle = TransactionLifecycle()
         self.transactional_id: str = options.transactional_id
         self._requests = TransactionRequests(
             connections, options.transactional_id, options.timeout, options.backoff, random
@@ -337,14 +338,22 @@ class Transactions(Identity):
         return not self._is_shared and self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
 
     async def finish(self) -> None:
-        """Before closing: wait for a running call, and abort the transaction if one is open.
+        """Before closing: wait for a commit or abort that goes on, and abort the transaction if one
+        is open; each for up to `max.block.ms`.
 
         Raises no error: the coordinator aborts an open transaction when the transactional id is
         taken over, or after `transaction.timeout.ms`.
         """
-        if self._pending is not None:
-            await asyncio.wait([self._pending.task])
-            self._pending = None
+        pending = self._pending
+        if pending is not None and pending.call != INIT:  # nothing would come of that
+            await asyncio.wait([pending.task], timeout=self._options.max_block)
+            if pending.task.done():
+                self._pending = None
+            else:
+                logger.warning(
+                    "closed before the outcome of %s() was known: %s",
+                    *(pending.call, self._trouble()),
+                )
         if self.is_open:
             try:
                 await self.abort()
@@ -499,14 +508,17 @@ class Transactions(Identity):
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         done, _ = await asyncio.wait([task], timeout=self._options.max_block)
         if not done:
-            trouble = "; ".join(self._requests.troubles) or "records are not acknowledged yet"
             raise Unavailable(
                 f"{call}() is not done after {self._options.max_block:g} s (max.block.ms):"
-                f" {trouble}; it goes on, call it again to wait for it"
+                f" {self._trouble()}; it goes on, call it again to wait for it"
             )
         if task.cancelled():
             raise Unavailable(f"{call}(): the producer was closed meanwhile")
         task.result()
+
+    def _trouble(self) -> str:
+        """Why a call takes long."""
+        return "; ".join(self._requests.troubles) or "records are not acknowledged yet"
 
     async def _init(self, before: ProducerIdentity, keep_prepared: bool) -> None:
         self._move(State.INITIALIZING)
@@ -610,7 +622,7 @@ class Transactions(Identity):
     async def _end(self, *, commits: bool) -> None:
         begun_s = self._loop.time()
         try:
-            response = await self._requests.end(self._own, commits)
+            response = await self._requests.end_transaction(self._own, commits)
         except BrokerError as error:
             if commits:
                 raise

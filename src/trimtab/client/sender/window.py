@@ -95,18 +95,18 @@ class Window:
         load = self._load
         took = now - sent_at
         gap = now - max(sent_at, load.moved_at)
-        self._least_alone = self._least.add(took, now)
+        self._least_alone = self._least.add_sample(took, now)
         if was_alone:
-            load.alone = self._alone.add(took, now)
+            load.alone = self._alone.add_sample(took, now)
         else:
-            load.behind = self._behind.add(gap, now)
+            load.behind = self._behind.add_sample(gap, now)
             self._measured_behind = now
             # Behind others, an answer takes at most `took` and at least `gap` for itself.
             if load.alone == 0.0 or took < load.alone:
-                load.alone = self._alone.add(took, now)
+                load.alone = self._alone.add_sample(took, now)
             elif gap > load.alone:
-                load.alone = self._alone.add(gap, now)
-        load.drain_rate = self._drain.add(size, gap)
+                load.alone = self._alone.add_sample(gap, now)
+        load.drain_rate = self._drain.add_bytes(size, gap)
         self._close(now)
 
     def lost(self, now: float) -> None:

@@ -15,6 +15,8 @@ cluster's metadata (`trimtab.spark.load.snapshots`).
 
 Columns that identify a row are in lower case (topic, partition, window); measures are capitalized,
 as in KIP-794.
+
+Tests: tests/spark/test_load.py
 """
 
 from trimtab.spark.load.brokers import broker_capacity

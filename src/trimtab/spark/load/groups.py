@@ -72,10 +72,8 @@ def group_lag(committed: DataFrame, offsets: DataFrame, load: DataFrame | None =
             "Latest",
             "LagRecords",
             *(
-                f.when(f.col("LagRecords") == 0, f.lit(0).cast(kind))
-                .otherwise(f.col(name))
-                .alias(name)
-                for name, kind in (("LagBytes", "double"), ("LagSeconds", "double"))
+                f.when(f.col("LagRecords") == 0, 0.0).otherwise(f.col(name)).alias(name)
+                for name in ("LagBytes", "LagSeconds")
             ),
             "Status",
         )

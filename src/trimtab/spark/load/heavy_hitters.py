@@ -43,7 +43,7 @@ class HeavyHitters(Generic[K]):
         self._capacity = capacity
         self._kept: dict[K, Hitter] = {}
 
-    def add(self, counts: Iterable[tuple[K, int, int, int]]) -> None:
+    def count_keys(self, counts: Iterable[tuple[K, int, int, int]]) -> None:
         """Count some records.
 
         Args:

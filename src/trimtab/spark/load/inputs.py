@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa

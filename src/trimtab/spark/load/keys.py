@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 from trimtab.spark.load.heavy_hitters import HeavyHitters
 from trimtab.spark.load.inputs import in_order, ratio, require, window_of
 
@@ -126,6 +126,8 @@ def hot_keys(sketches: DataFrame, top: int = 20) -> DataFrame:
 class KeySketcher:
     """Counts the keys of one task; its rows are those of `key_sketches` before they are merged.
 
+    Its methods have the names of Spark's table functions.
+
     Args:
         key: the name of the column to count by.
         counters: keys kept of each topic and window.
@@ -137,7 +139,7 @@ class KeySketcher:
         self._sketches: dict[tuple[Any, ...], _Sketch] = {}
         self._schema: pa.Schema | None = None
 
-    def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def eval(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Count records: topic, start, the key, partition and bytes.
 
         Yields the sketches for which there is no more room.
@@ -152,9 +154,9 @@ class KeySketcher:
                     oldest = next(iter(sketches))
                     yield sketches.pop(oldest).finish(oldest, schema)
                 sketch = sketches[group] = _Sketch(self._counters)
-            sketch.add(key, *counted)
+            sketch.count_key(key, *counted)
 
-    def finish(self) -> Iterator[pa.RecordBatch]:
+    def terminate(self) -> Iterator[pa.RecordBatch]:
         for group, sketch in self._sketches.items():
             assert self._schema is not None
             yield sketch.finish(group, self._schema)
@@ -163,15 +165,9 @@ class KeySketcher:
 def _in_tasks(key: str, kind: str, counters: int) -> Callable[..., DataFrame]:
     """A `KeySketcher` for each task. (`mapInArrow` would need pandas.)"""
 
-    class Sketch:
+    class Sketch(KeySketcher):
         def __init__(self) -> None:
-            self._sketcher = KeySketcher(key, counters)
-
-        def eval(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-            yield from self._sketcher.add(batch)
-
-        def terminate(self) -> Iterator[pa.RecordBatch]:
-            yield from self._sketcher.finish()
+            super().__init__(key, counters)
 
     schema = f"topic string, start timestamp, {key} {kind}, {_NUMBERS}"
     return cast("Callable[..., DataFrame]", f.arrow_udtf(Sketch, returnType=schema))
@@ -184,11 +180,11 @@ class _Sketch:
         self._hitters: HeavyHitters[Any] = HeavyHitters(counters)
         self._records = self._bytes = 0
 
-    def add(self, key: Any, records: int, octets: int, partition: int) -> None:
+    def count_key(self, key: Any, records: int, octets: int, partition: int) -> None:
         self._records += records
         self._bytes += octets
         if key is not None:
-            self._hitters.add([(key, records, octets, partition)])
+            self._hitters.count_keys([(key, records, octets, partition)])
 
     def finish(self, group: tuple[Any, ...], schema: pa.Schema) -> pa.RecordBatch:
         import pyarrow as pa
@@ -196,8 +192,8 @@ class _Sketch:
         hitters = list(self._hitters)
         floor = self._hitters.floor
         rows: list[tuple[Any, ...]] = [
-            (*group, key, each.records, each.bytes, each.missed - floor, each.partition)
-            for key, each in hitters
+            (*group, key, hitter.records, hitter.bytes, hitter.missed - floor, hitter.partition)
+            for key, hitter in hitters
         ]
         rows.append((*group, None, self._records, self._bytes, floor, None))
         arrays = [

@@ -16,8 +16,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from trimtab.errors import CorruptData, UsageError
-from trimtab.wire.headers_cy import HeaderColumns, HeaderScanner
+from trimtab.kafka.errors import CorruptData, UsageError
+from trimtab.kafka.wire.headers_cy import HeaderColumns, HeaderScanner
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,7 @@ _HEADERS: Final = (
 )
 
 
-class Segment(NamedTuple):
+class SegmentFile(NamedTuple):
     """The file of one segment.
 
     Attributes:
@@ -64,7 +64,9 @@ class Segment(NamedTuple):
         return os.path.join(self.directory, f"{self.topic}-{self.partition}", name)
 
 
-def find_segments(directories: Iterable[str], topics: Iterable[str] | None = None) -> list[Segment]:
+def find_segments(
+    directories: Iterable[str], topics: Iterable[str] | None = None
+) -> list[SegmentFile]:
     """The segments in brokers' log directories, the largest first.
 
     Skips partitions that are being deleted, are stray, or are being copied (`-delete`, `-stray`,
@@ -74,7 +76,7 @@ def find_segments(directories: Iterable[str], topics: Iterable[str] | None = Non
         UsageError: a directory cannot be listed.
     """
     wanted = None if topics is None else set(topics)
-    found: list[Segment] = []
+    found: list[SegmentFile] = []
     for directory in directories:
         try:
             entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
@@ -145,9 +147,9 @@ def read_segments(
     )
 
 
-def divide_segments(segments: Sequence[Segment], task_bytes: int) -> list[list[Segment]]:
+def divide_segments(segments: Sequence[SegmentFile], task_bytes: int) -> list[list[SegmentFile]]:
     """The segments of each task: large ones alone, small ones together."""
-    parts: list[list[Segment]] = []
+    parts: list[list[SegmentFile]] = []
     size = 0
     for segment in segments:
         if not parts or size + segment.size > task_bytes or len(parts[-1]) >= _TASK_SEGMENTS:
@@ -158,7 +160,7 @@ def divide_segments(segments: Sequence[Segment], task_bytes: int) -> list[list[S
     return parts
 
 
-def read_headers(segment: Segment) -> Iterator[HeaderColumns]:
+def read_headers(segment: SegmentFile) -> Iterator[HeaderColumns]:
     """The headers of a segment's batches, tens of thousands at a time.
 
     A segment that was deleted since it was listed has none.
@@ -197,7 +199,7 @@ def _scan(file: int, path: str) -> Iterator[HeaderColumns]:
         yield scanner.take()
 
 
-def _in_tasks(parts: Sequence[Sequence[Segment]]) -> Callable[..., DataFrame]:
+def _in_tasks(parts: Sequence[Sequence[SegmentFile]]) -> Callable[..., DataFrame]:
     """A function that reads the segments of the given tasks. (`mapInArrow` would need pandas.)"""
     from pyspark.sql import functions as f
 
@@ -212,7 +214,7 @@ def _in_tasks(parts: Sequence[Sequence[Segment]]) -> Callable[..., DataFrame]:
     return cast("Callable[..., DataFrame]", f.arrow_udtf(ReadSegments, returnType=schema))
 
 
-def _to_arrow(segment: Segment, columns: HeaderColumns) -> pa.RecordBatch:
+def _to_arrow(segment: SegmentFile, columns: HeaderColumns) -> pa.RecordBatch:
     import pyarrow as pa
 
     rows = columns.rows
@@ -242,7 +244,7 @@ def _to_arrow(segment: Segment, columns: HeaderColumns) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
 
 
-def _list_segments(directory: str, topic: str, partition: int) -> Iterator[Segment]:
+def _list_segments(directory: str, topic: str, partition: int) -> Iterator[SegmentFile]:
     path = os.path.join(directory, f"{topic}-{partition}")
     try:
         entries = list(os.scandir(path))
@@ -255,4 +257,4 @@ def _list_segments(directory: str, topic: str, partition: int) -> Iterator[Segme
                 size = entry.stat().st_size
             except FileNotFoundError:
                 continue
-            yield Segment(directory, topic, partition, int(stem), size)
+            yield SegmentFile(directory, topic, partition, int(stem), size)

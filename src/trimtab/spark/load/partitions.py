@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 from trimtab.spark.load.inputs import in_order, ratio, require, window_of
 
 if TYPE_CHECKING:

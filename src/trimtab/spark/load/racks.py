@@ -80,7 +80,12 @@ def rack_traffic(
     return (
         moved.filter("bytes > 0")
         .groupBy(*window, "topic", "kind", "fromRack", "toRack")
-        .agg(f.sum("bytes").alias("Bytes"), f.sum("savable").alias("SavableBytes"))
+        .agg(
+            f.sum("bytes").alias("Bytes"),
+            f.sum(f.when(crosses, f.col("bytes") * f.col("free")).otherwise(0.0)).alias(
+                "SavableBytes"
+            ),
+        )
         .select(
             *window,
             "topic",
@@ -105,7 +110,7 @@ def rack_traffic(
 def _produced(
     stored: DataFrame, where: DataFrame, clients: DataFrame, window: list[str]
 ) -> DataFrame:
-    """From the producers' racks to the leaders'."""
+    """From the producers' racks to the leaders'; `free` is the part that may go elsewhere."""
     in_rack = where.filter("leader >= 0").groupBy("topic", f.col("rack").alias("home")).count()
     producers = (
         clients.filter("kind = 'produce' and share > 0")
@@ -123,44 +128,28 @@ def _produced(
         .when(f.col("home") == f.col("rack"), f.col("share") / f.col("nearPartitions"))
         .otherwise(0.0)
     )
+    of_partition = Window.partitionBy(*window, "topic", "partition")
     each = (
         stored.join(counts, "topic")
         .join(producers, "topic", "left")
         .withColumn("weight", f.coalesce(weight, f.lit(0.0)))
-        .withColumn(
-            "weights",
-            f.sum("weight").over(Window.partitionBy(*window, "topic", "partition")),
-        )
+        .withColumn("weights", f.sum("weight").over(of_partition))
+        .withColumn("nth", f.row_number().over(of_partition.orderBy("home")))
     )
-    # No known producer writes to the partition: its bytes come from an unknown rack, counted once.
     is_known = f.col("weights") > 0
-    known = each.filter(is_known).select(
+    # No known producer writes to the partition: its bytes come from an unknown rack, counted once.
+    unknown = f.when(f.col("nth") == 1, f.col("bytes")).otherwise(0.0)
+    part = f.col("bytes") * f.col("weight") / f.col("weights")
+    free = f.col("free") * f.isnotnull("nearPartitions").cast("double")
+    return each.select(
         *window,
         "topic",
         f.lit("produce").alias("kind"),
-        f.col("home").alias("fromRack"),
+        f.when(is_known, f.col("home")).alias("fromRack"),
         f.col("rack").alias("toRack"),
-        (f.col("bytes") * f.col("weight") / f.col("weights")).alias("bytes"),
-        (f.col("free") * f.isnotnull("nearPartitions").cast("double")).alias("free"),
+        f.when(is_known, part).otherwise(unknown).alias("bytes"),
+        f.when(is_known, free).otherwise(0.0).alias("free"),
     )
-    unknown = (
-        each.filter(~is_known)
-        .select(
-            *window,
-            "topic",
-            "partition",
-            f.lit("produce").alias("kind"),
-            f.lit(None).cast("string").alias("fromRack"),
-            f.col("rack").alias("toRack"),
-            "bytes",
-            f.lit(0.0).alias("free"),
-        )
-        .distinct()
-        .drop("partition")
-    )
-    crosses = f.col("fromRack") != f.col("toRack")
-    savable = f.when(crosses, f.col("bytes") * f.col("free")).otherwise(0.0).alias("savable")
-    return known.unionByName(unknown).select("*", savable).drop("free")
 
 
 def _replicated(stored: DataFrame, window: list[str]) -> DataFrame:
@@ -175,7 +164,7 @@ def _replicated(stored: DataFrame, window: list[str]) -> DataFrame:
         f.col("rack").alias("fromRack"),
         f.col("replica.replicaRacks").alias("toRack"),
         "bytes",
-        f.lit(0.0).alias("savable"),
+        f.lit(0.0).alias("free"),
     )
 
 
@@ -188,15 +177,12 @@ def _consumed(stored: DataFrame, clients: DataFrame, window: list[str]) -> DataF
     )
     has_near = f.array_contains("replicaRacks", f.col("home"))
     source = f.when(f.col("isNear") & has_near, f.col("home")).otherwise(f.col("rack"))
-    read = stored.join(consumers, "topic").select(
+    return stored.join(consumers, "topic").select(
         *window,
         "topic",
         f.lit("consume").alias("kind"),
         source.alias("fromRack"),
         f.col("home").alias("toRack"),
         (f.col("bytes") * f.col("share")).alias("bytes"),
-        has_near.alias("hasNear"),
+        f.coalesce(has_near.cast("double"), f.lit(0.0)).alias("free"),
     )
-    crosses = f.col("fromRack") != f.col("toRack")
-    savable = f.when(crosses & f.col("hasNear"), f.col("bytes")).otherwise(0.0)
-    return read.select("*", savable.alias("savable")).drop("hasNear")

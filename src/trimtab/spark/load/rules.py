@@ -6,13 +6,15 @@ to set. A rule checks only the last window of a table.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial, reduce
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as f
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 from trimtab.spark.load.inputs import ratio, window_of
 
 if TYPE_CHECKING:
@@ -84,7 +86,9 @@ def findings(
 
     Returns:
         severity (1: records will soon be refused or lost, 2: causes cost, 3: information), rule,
-        subject (a topic, broker or group), evidence, action (all strings), the most severe first.
+        subject (a topic, broker or group), evidence, action (all strings). The most severe first;
+        of one severity, the one that the most bytes are about: those that lie or travel where they
+        should not, wait to be read, or are on a disk that fills.
 
     Raises:
         UsageError: no table is given.
@@ -104,7 +108,7 @@ def findings(
         raise UsageError("findings() needs at least one table: give load=, skew= or another")
     # Findings are few: in one partition, sorting needs no extra job that samples them.
     together = reduce(lambda one, other: one.unionByName(other), found).coalesce(1)
-    return together.orderBy("severity", "rule", "subject")
+    return together.orderBy("severity", f.desc("harm"), "rule", "subject").drop("harm")
 
 
 def _last(table: DataFrame) -> DataFrame:
@@ -117,6 +121,9 @@ def _last(table: DataFrame) -> DataFrame:
     )
 
 
+_VALUE: Final = re.compile(r"\{([^{}]+):([^{}:]+)\}")
+
+
 class _Rule(NamedTuple):
     """A rule, and the finding for each row that breaks it.
 
@@ -124,7 +131,8 @@ class _Rule(NamedTuple):
         table: the table that it needs, by its name as an argument of `findings`.
         broken: returns the rows that break it, from all given tables.
         subject: an SQL expression on these rows.
-        evidence: a format string, and SQL expressions for its values.
+        evidence: a text with SQL expressions on these rows, and their formats: `{bytes / 1e9:.2f}`.
+        harm: an SQL expression on these rows: the bytes that it is about, 0 if nothing tells them.
     """
 
     severity: int
@@ -132,17 +140,23 @@ class _Rule(NamedTuple):
     table: str
     broken: Callable[[Mapping[str, DataFrame], Thresholds], DataFrame]
     subject: str
-    evidence: tuple[str, ...]
+    evidence: str
+    harm: str
     action: str
 
     def apply(self, tables: Mapping[str, DataFrame], limits: Thresholds) -> DataFrame:
-        text, *values = self.evidence
+        texts, values, formats = (_VALUE.split(self.evidence)[at::3] for at in range(3))
+        pattern = "".join(
+            text.replace("%", "%%") + (f"%{format_spec}" if format_spec else "")
+            for text, format_spec in zip_longest(texts, formats)
+        )
         return self.broken(tables, limits).select(
             f.lit(self.severity).alias("severity"),
             f.lit(self.name).alias("rule"),
             f.expr(self.subject).cast("string").alias("subject"),
-            f.format_string(text, *map(f.expr, values)).alias("evidence"),
+            f.format_string(pattern, *map(f.expr, values)).alias("evidence"),
             f.lit(self.action).alias("action"),
+            f.coalesce(f.expr(self.harm).cast("double"), f.lit(0.0)).alias("harm"),
         )
 
 
@@ -227,48 +241,39 @@ def _savable_traffic(tables: Mapping[str, DataFrame], limits: Thresholds, kinds:
     return sums.filter((f.col("bytes") > 0) & (f.col("cost") > limits.savable_cost))
 
 
-def _few_partitions_left(tables: Mapping[str, DataFrame], limits: Thresholds) -> DataFrame:
-    return tables["capacity"].filter(f.col("UsedShare") >= limits.used_share)
-
-
-def _disk_full_soon(tables: Mapping[str, DataFrame], limits: Thresholds) -> DataFrame:
-    return tables["capacity"].filter(f.col("DaysToFull") < limits.days_to_full)
-
-
 def _disk_nearly_full(tables: Mapping[str, DataFrame], limits: Thresholds) -> DataFrame:
     free = ratio("DiskUsableBytes", "DiskTotalBytes")
     return tables["capacity"].withColumn("free", free).filter(f.col("free") < limits.free_share)
 
 
-def _growing_lag(tables: Mapping[str, DataFrame], limits: Thresholds) -> DataFrame:
-    return _lagging(tables, limits, "WARN").filter(f.col("records") >= limits.lag_records)
-
-
-def _stalled_groups(tables: Mapping[str, DataFrame], limits: Thresholds) -> DataFrame:
-    return _lagging(tables, limits, "STALL").filter("records >= 1")
-
-
 def _lagging(tables: Mapping[str, DataFrame], limits: Thresholds, status: str) -> DataFrame:
+    least = 1 if status == "STALL" else limits.lag_records
     # Members commit every few seconds: a lag of a few seconds is normal.
     is_old = f.coalesce(f.col("LagSeconds") >= limits.lag_seconds, f.lit(True))
     return (
         tables["lag"]
         .filter((f.col("Status") == status) & is_old)
         .groupBy("group", "topic")
-        .agg(f.count("*").alias("partitions"), f.sum("LagRecords").alias("records"))
+        .agg(
+            f.count("*").alias("partitions"),
+            f.sum("LagRecords").alias("records"),
+            f.sum("LagBytes").alias("bytes"),
+            f.max("LagSeconds").alias("seconds"),
+        )
+        .filter(f.col("records") >= least)
     )
 
 
 _BROKER: Final = "concat('broker ', cast(broker as string))"
 _GROUP: Final = "format_string('group %s, topic %s', `group`, topic)"
-_UNEVEN: Final = "partition %d takes %.0f %% of the bytes, %.1f times the mean of %d partitions"
-_UNEVEN_VALUES: Final = ("TopPartition", "TopShare * 100", "MaxOverMean", "Partitions")
-_SAVABLE: Final = (
-    "%.3f GB went between racks (%s) that need not: %.2f in cost",
-    "bytes / 1e9",
-    "kind",
-    "cost",
+_UNEVEN: Final = (
+    "partition {TopPartition:d} takes {TopShare * 100:.0f} % of the bytes, {MaxOverMean:.1f} times"
+    " the mean of {Partitions:d} partitions"
 )
+_SAVABLE: Final = (
+    "{bytes / 1e9:.3f} GB went between racks ({kind:s}) that need not: {cost:.2f} in cost"
+)
+_TOO_MUCH: Final = "TotalBytes * (TopShare - 1 / Partitions)"
 _FREE_DISKS: Final = (
     "trimtab log-dirs shows the largest topics; trimtab configs --alter --topic <topic>"
     " --add-config retention.bytes=<bytes> bounds one"
@@ -281,11 +286,8 @@ _RULES: Final = (
         "skew",
         partial(_uneven, null_keys="NullKeyShare >= 0.5"),
         "topic",
-        (
-            f"{_UNEVEN}, although %.0f %% of the records have no key",
-            *_UNEVEN_VALUES,
-            "NullKeyShare * 100",
-        ),
+        _UNEVEN + ", although {NullKeyShare * 100:.0f} % of the records have no key",
+        _TOO_MUCH,
         "producers: leave partitioner.class and the partition of a record unset, so that the"
         " built-in partitioner evens them out; `trimtab experiment` compares the ways",
     ),
@@ -295,7 +297,8 @@ _RULES: Final = (
         "skew",
         partial(_uneven, null_keys="NullKeyShare is null or NullKeyShare < 0.5"),
         "topic",
-        (_UNEVEN, *_UNEVEN_VALUES),
+        _UNEVEN,
+        _TOO_MUCH,
         "load.hot_keys tells whether one key is the cause, load.what_if whether another number"
         " of partitions would help; where order by key is not needed,"
         " producers: partitioner.ignore.keys=true",
@@ -306,13 +309,9 @@ _RULES: Final = (
         "keys",
         _hot_keys,
         "topic",
-        (
-            "key %s has %.0f %% of the records, in partition %d; no number of partitions makes that"
-            " one smaller",
-            "name",
-            "ShareOfRecords * 100",
-            "Partition",
-        ),
+        "key {name:s} has {ShareOfRecords * 100:.0f} % of the records, in partition {Partition:d};"
+        " no number of partitions makes that one smaller",
+        "bytes",
         "split the key where it is produced (key#1, key#2, ...), or, where order by key is not"
         " needed, producers: partitioner.ignore.keys=true",
     ),
@@ -322,11 +321,9 @@ _RULES: Final = (
         "load",
         _small_batches,
         "topic",
-        (
-            "a batch has %.0f bytes and %.1f records on average; 61 bytes of each are its header",
-            "bytes / batches",
-            "records / batches",
-        ),
+        "a batch has {bytes / batches:.0f} bytes and {records / batches:.1f} records on average;"
+        " 61 bytes of each are its header",
+        "61 * batches",
         "producers: linger.ms=20 or more, and compression.type=lz4 or zstd",
     ),
     _Rule(
@@ -335,11 +332,9 @@ _RULES: Final = (
         "load",
         _uneven_leaders,
         "concat('broker ', cast(leader as string))",
-        (
-            "the partitions that it leads took %.1f times the bytes of the mean of %d brokers",
-            "bytes / mean",
-            "brokers",
-        ),
+        "the partitions that it leads took {bytes / mean:.1f} times the bytes of the mean of"
+        " {brokers:d} brokers",
+        "bytes - mean",
         "trimtab reassign --generate > plan.txt shows a plan that copies the least",
     ),
     _Rule(
@@ -349,6 +344,7 @@ _RULES: Final = (
         partial(_savable_traffic, kinds="kind = 'produce'"),
         "topic",
         _SAVABLE,
+        "bytes",
         "producers: client.rack=<their rack> and partitioner.rack.aware=true (KIP-1123)",
     ),
     _Rule(
@@ -358,6 +354,7 @@ _RULES: Final = (
         partial(_savable_traffic, kinds="kind <> 'produce'"),
         "topic",
         _SAVABLE,
+        "bytes",
         "consumers: client.rack=<their rack>; brokers: trimtab configs --alter --entity-type"
         " brokers --entity-default --add-config replica.selector.class="
         "org.apache.kafka.common.replica.RackAwareReplicaSelector (KIP-392)",
@@ -366,27 +363,21 @@ _RULES: Final = (
         1,
         "few-partitions-left",
         "capacity",
-        _few_partitions_left,
+        lambda tables, limits: tables["capacity"].filter(f.col("UsedShare") >= limits.used_share),
         _BROKER,
-        (
-            "it has %d of at most %d partition replicas (max.broker.partitions)",
-            "Replicas",
-            "MaxReplicas",
-        ),
+        "it has {Replicas:d} of at most {MaxReplicas:d} partition replicas (max.broker.partitions)",
+        "LogBytes",
         "trimtab limits shows which brokers have room; trimtab reassign --generate moves",
     ),
     _Rule(
         1,
         "disk-full-soon",
         "capacity",
-        _disk_full_soon,
+        lambda tables, limits: tables["capacity"].filter(f.col("DaysToFull") < limits.days_to_full),
         _BROKER,
-        (
-            "its logs grow by %.2f GB a day, and its disks have %.2f GB left: %.1f days",
-            "BytesPerDay / 1e9",
-            "DiskUsableBytes / 1e9",
-            "DaysToFull",
-        ),
+        "its logs grow by {BytesPerDay / 1e9:.2f} GB a day, and its disks have"
+        " {DiskUsableBytes / 1e9:.2f} GB left: {DaysToFull:.1f} days",
+        "LogBytes",
         _FREE_DISKS,
     ),
     _Rule(
@@ -395,25 +386,20 @@ _RULES: Final = (
         "capacity",
         _disk_nearly_full,
         _BROKER,
-        (
-            "%.1f %% of its disks is left, %.2f of %.2f GB",
-            "free * 100",
-            "DiskUsableBytes / 1e9",
-            "DiskTotalBytes / 1e9",
-        ),
+        "{free * 100:.1f} % of its disks is left, {DiskUsableBytes / 1e9:.2f} of"
+        " {DiskTotalBytes / 1e9:.2f} GB",
+        "LogBytes",
         _FREE_DISKS,
     ),
     _Rule(
         2,
         "growing-lag",
         "lag",
-        _growing_lag,
+        partial(_lagging, status="WARN"),
         _GROUP,
-        (
-            "members commit, and fall behind all the same, in %d partitions, by %d records in all",
-            "partitions",
-            "records",
-        ),
+        "members commit, and fall behind all the same, in {partitions:d} partitions, by"
+        " {records:d} records in all",
+        "bytes",
         "give the group more members, up to one a partition; trimtab topics --alter --topic <topic>"
         " --partitions <n> makes room for more (load.what_if: which keys would move)",
     ),
@@ -421,14 +407,23 @@ _RULES: Final = (
         1,
         "stalled-group",
         "lag",
-        _stalled_groups,
+        partial(_lagging, status="STALL"),
         _GROUP,
-        (
-            "nothing was committed although there are records, in %d partitions, %d records in all",
-            "partitions",
-            "records",
-        ),
+        "nothing was committed although there are records, in {partitions:d} partitions,"
+        " {records:d} records in all",
+        "bytes",
         "look at the members' logs; trimtab consume --topic <topic> --partition <n> --offset"
         " <committed> shows the record that it stands at",
+    ),
+    _Rule(
+        3,
+        "lag",
+        "lag",
+        partial(_lagging, status="UNKNOWN"),
+        _GROUP,
+        "{records:d} records wait in {partitions:d} partitions"
+        "{if(seconds is null, '', format_string(', the oldest for %d s', bigint(seconds))):s}",
+        "bytes",
+        "run the report again in some minutes: two snapshots tell whether the group catches up",
     ),
 )

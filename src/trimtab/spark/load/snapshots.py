@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from trimtab.balance.limits import PER_BROKER, PER_CLUSTER
-from trimtab.blocking.admin import Admin
-from trimtab.errors import BrokerError, ErrorCode
+from trimtab.client.blocking.admin import Admin
+from trimtab.kafka.errors import BrokerError, ErrorCode
 from trimtab.spark.load.inputs import to_arrow, to_frame
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def take_snapshot(
         client: the admin client's options, such as `{"bootstrap.servers": ...}`.
         topics: the topics of the rows; None: all, including internal ones. The rows of replicas
             always have all topics.
-        groups: the consumer groups whose offsets to include. trimtab's brokers have none.
+        groups: the consumer groups whose committed offsets to include.
         now: the value of `takenAt`; None: the current time. Without a time zone it is local.
         denied: called with the error of each request that the client is not authorized to send
             (for log directories, brokers' limits, a group's offsets); the snapshot then lacks these
@@ -135,22 +135,23 @@ def take_snapshot(
     return Snapshot(
         partitions=[row for view in views.values() for row in _describe(view, racks, at)],
         offsets=[
-            (at, *each, earliest[each].offset, latest[each].offset) for each in sorted(latest)
+            (at, *partition, earliest[partition].offset, latest[partition].offset)
+            for partition in sorted(latest)
         ],
         brokers=[
             (at, node.id, node.host, node.port, node.rack, *limits.get(node.id, (None, None)))
             for node in cluster.nodes
         ],
         directories=[
-            (at, broker, each.path, each.total_bytes, each.usable_bytes)
+            (at, broker, directory.path, directory.total_bytes, directory.usable_bytes)
             for broker, directories in logs.items()
-            for each in directories
+            for directory in directories
         ],
         replicas=[
-            (at, broker, each.path, *partition, log.size, log.offset_lag, log.is_future)
+            (at, broker, directory.path, *partition, log.size, log.offset_lag, log.is_future)
             for broker, directories in logs.items()
-            for each in directories
-            for partition, log in each.logs.items()
+            for directory in directories
+            for partition, log in directory.logs.items()
         ],
         group_offsets=[
             (at, group, *partition, committed_at.offset)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 from trimtab.spark.load.inputs import window_of
 
 if TYPE_CHECKING:

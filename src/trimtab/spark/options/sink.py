@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
+from trimtab.spark.options.client import PREFIX, read_client, read_rack, resolve_rack
 from trimtab.spark.options.names import SINK
-from trimtab.spark.options.source import SOURCE_NAMES, resolve_rack
+from trimtab.spark.options.source import SOURCE_NAMES
 from trimtab.spark.options.values import GivenOptions
 
 logger = logging.getLogger(__name__)
@@ -42,15 +43,8 @@ over 10,000 rows at a time, some 20 ms apart. If they go to 10,000 partitions, a
 row each time, and with a short `linger.ms` nearly every row would be a record batch of its own.
 """
 
-DELIVERIES: Final = ("at_least_once", "exactly_once")
-"""The values of the option `delivery`, the default first."""
-
-_PREFIX = "kafka."
-_SERVERS = "bootstrap.servers"
 _OF_EXACTLY_ONCE = ("sinkId", "decisionTopic", "recoverBatch", "batchId")
-_NAMES = tuple(option.name.removeprefix(_PREFIX) for option in SINK)
-_SLIP = 0.85
-"""Minimum similarity (difflib) of an unknown name to a known one to count as misspelled."""
+_NAMES = tuple(option.name.removeprefix(PREFIX) for option in SINK)
 
 _OF_SPARK = (
     "checkpointLocation",
@@ -98,7 +92,7 @@ class SinkOptions:
     """The rack of all executors, or `env:NAME` for each executor's environment variable; may be
     empty."""
     delivery: str
-    """One of `DELIVERIES`."""
+    """`at_least_once` or `exactly_once`."""
     spark: Mapping[str, str]
     """Spark's own options of a stream, such as `checkpointlocation`, by lower-case name."""
     exact: Mapping[str, str] = field(default_factory=dict)
@@ -124,12 +118,14 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
     Raises:
         UsageError: an unknown name, a value out of range, a missing or a contradicting option.
     """
-    given = GivenOptions(options)
-    client, unused = _read_client(given)
-    rack = _one_of(given, client, "clientRack", "client.rack")
+    given = GivenOptions(options, SINK)
+    client, unused = read_client(given, "producer", _DECIDED_HERE, "for a write", _WITHOUT_EFFECT)
+    unused += [name for each in given.by_name for name in _check_name(each)]
+    client = DEFAULTS | client
+    rack = read_rack(given, client)
     if rack:  # has no effect without this option
         client.setdefault("partitioner.rack.aware", "true")
-    delivery = given.word("delivery", DELIVERIES)
+    delivery = given.word("delivery")
     exact = {name: given.text(name) or "" for name in _OF_EXACTLY_ONCE if name in given}
     checked = {**client, "client.rack": rack} if rack else client
     if delivery == "exactly_once":
@@ -210,81 +206,22 @@ def _nearest_column(name: str, types: Mapping[str, str]) -> str:
     return f" (is it {lowered[nearest[0]]}? rename that)" if nearest else ""
 
 
-def _read_client(given: GivenOptions) -> tuple[dict[str, str], list[str]]:
-    """The producer's options, and the names of given options without effect."""
-    client: dict[str, str] = {}
-    unused: list[str] = []
-    for name, value in given.by_name.items():
-        if not name.startswith(_PREFIX):
-            unused += _check_name(name)
-            continue
-        short = name.removeprefix(_PREFIX)
-        if short in _DECIDED_HERE:
-            raise UsageError(f"option {name} cannot be set for a write: {_DECIDED_HERE[short]}")
-        if _is_unused_by_producer(short):
-            unused.append(name)
-        else:
-            client[short] = value
-    servers = _one_of(given, client, _SERVERS, _SERVERS)
-    if not servers:
-        raise UsageError(
-            "option kafka.bootstrap.servers is missing: give the cluster's addresses, HOST:PORT,…"
-        )
-    return {**DEFAULTS, **client, _SERVERS: servers}, unused
-
-
 def _check_name(name: str) -> list[str]:
     """A list with the option's name if a write ignores it, otherwise an empty list.
 
     Raises:
         UsageError: it is probably misspelled.
     """
-    if any(name == each.lower() for each in (*_NAMES, *_OF_SPARK)):
+    if name.startswith(PREFIX) or any(name == each.lower() for each in (*_NAMES, *_OF_SPARK)):
         return []
-    for each in SOURCE_NAMES:  # a job may give its reads and writes the same options
-        if name == each.lower():
-            return [each]
-    known = {each.lower(): each for each in (*_NAMES, *(_PREFIX + each for each in _NAMES))}
+    for source_name in SOURCE_NAMES:  # a job may give its reads and writes the same options
+        if name == source_name.lower():
+            return [source_name]
+    known = {each.lower(): each for each in (*_NAMES, *(PREFIX + each for each in _NAMES))}
     nearest = difflib.get_close_matches(name, known, n=1)
     if nearest:
         raise UsageError(f"unknown option {name} of a write: did you mean {known[nearest[0]]}?")
     return [name]
-
-
-def _is_unused_by_producer(name: str) -> bool:
-    """Whether a client's option, without its prefix, has no effect on a write.
-
-    Options that the producer itself refuses, such as Java's trust stores, are left to it.
-    """
-    # Imported here, because a commit on the driver also imports this module and needs no client.
-    from trimtab.client.network.refused_options import FOREIGN
-    from trimtab.client.options import ADMIN, CONSUMER, PRODUCER
-
-    if name in _WITHOUT_EFFECT:
-        return True
-    if PRODUCER.knows(name) or name in FOREIGN:
-        return False
-    if not CONSUMER.knows(name) and not ADMIN.knows(name):
-        options = [_PREFIX + option.name for option in PRODUCER]
-        nearest = difflib.get_close_matches(_PREFIX + name, options, n=1, cutoff=_SLIP)
-        if nearest:
-            raise UsageError(f"unknown option {_PREFIX}{name}: did you mean {nearest[0]}?")
-    return True
-
-
-def _one_of(given: GivenOptions, client: dict[str, str], name: str, client_name: str) -> str:
-    """The value of an option with two names; removes it from the client's options.
-
-    Raises:
-        UsageError: the two names have different values.
-    """
-    own, clients = given.text(name) or "", client.pop(client_name, "").strip()
-    if own and clients and own != clients:
-        raise UsageError(
-            f"options {name}={own!r} and kafka.{client_name}={clients!r} contradict each other:"
-            " give one of them"
-        )
-    return own or clients
 
 
 def _check_client(client: Mapping[str, str]) -> None:

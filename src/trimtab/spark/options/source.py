@@ -8,18 +8,25 @@ Source: `KafkaSourceProvider` of spark-sql-kafka-0-10 (4.2).
 
 from __future__ import annotations
 
-import difflib
 import logging
-import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.sentinels import EARLIEST, LATEST
+from trimtab.spark.options.client import (
+    PREFIX,
+    SERVERS,
+    read_client,
+    read_rack,
+    refuse_missing_servers,
+    refuse_misspelled,
+)
 from trimtab.spark.options.names import SOURCE
-from trimtab.spark.options.values import GivenOptions
-from trimtab.wire.sentinels import EARLIEST, LATEST
+from trimtab.spark.options.values import EVERY_PARTITION, WORDS, GivenOptions
 
 logger = logging.getLogger(__name__)
 
@@ -93,16 +100,15 @@ class StreamOptions(SourceOptions):
     """The consumer group to commit offsets to, for tools that show lag; empty: none."""
 
 
-_PREFIX = "kafka."
-_BOOTSTRAP_SERVERS = "bootstrap.servers"
 _CHOICES = ("subscribe", "subscribePattern", "assign")
 _STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDING = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _STRATEGY = "startingOffsetsByTimestampStrategy"
-_STREAM_ONLY = tuple(option.name for option in SOURCE if option.applies == "stream")
-_BATCH_ONLY = ("pushdown",)
-_NO_EFFECT = ("groupIdPrefix",)
-SOURCE_NAMES: Final = tuple(option.name.removeprefix(_PREFIX) for option in SOURCE)
+_OF_A_STREAM = tuple(
+    option._replace(default="latest") if option.name == "startingOffsets" else option
+    for option in SOURCE
+)
+SOURCE_NAMES: Final = tuple(option.name.removeprefix(PREFIX) for option in SOURCE)
 
 _DECIDED_HERE = {
     "auto.offset.reset": "startingOffsets says where to start",
@@ -138,9 +144,6 @@ _WORDS: Final[Mapping[str, Literal["earliest", "latest"]]] = {
 }
 _OF_A_TABLE = ("provider", "location")
 """Options that Spark adds for CREATE TABLE."""
-_SECURITY = ("sasl.", "security.", "ssl.")
-_SLIP = 0.85
-"""Minimum similarity (difflib) of an unknown name to a known one to count as misspelled."""
 
 
 def read_options(options: Mapping[str, str]) -> SourceOptions:
@@ -153,13 +156,11 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         UsageError: a value out of range, a missing or a contradicting option, or a name that is
             probably misspelled.
     """
-    given = GivenOptions(options)
-    ending = _read_offsets(given, _ENDING, "latest", refused="earliest")
-    starting = _read_offsets(given, _STARTING, "earliest", refused="latest")
+    given = GivenOptions(options, SOURCE)
+    ending = _read_offsets(given, _ENDING, refused="earliest")
+    starting = _read_offsets(given, _STARTING, refused="latest")
     _check_order(starting, ending)
-    return SourceOptions(
-        **_read_common(given, without_effect=_STREAM_ONLY), starting=starting, ending=ending
-    )
+    return SourceOptions(**_read_common(given, "batch"), starting=starting, ending=ending)
 
 
 def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
@@ -168,18 +169,18 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
     Raises:
         UsageError: as `read_options`, or an option for ending offsets.
     """
-    given = GivenOptions(options)
+    given = GivenOptions(options, _OF_A_STREAM)
     for name in _ENDING:
         if name in given:
             raise UsageError(f"option {name} is for batches: a stream has no end")
-    size_source: Any = given.word("sizeSource", ("auto", "probe"))
+    size_source: Any = given.word("sizeSource")
     return StreamOptions(
-        **_read_common(given, without_effect=_BATCH_ONLY),
-        starting=_read_offsets(given, _STARTING, "latest"),
+        **_read_common(given, "stream"),
+        starting=_read_offsets(given, _STARTING),
         ending="latest",
-        max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", 0),
-        min_offsets_per_trigger=given.number("minOffsetsPerTrigger", 0),
-        max_trigger_delay_s=given.seconds("maxTriggerDelay", 15 * 60.0),
+        max_offsets_per_trigger=given.number("maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=given.number("minOffsetsPerTrigger"),
+        max_trigger_delay_s=given.seconds("maxTriggerDelay"),
         max_bytes_per_trigger=given.size("maxBytesPerTrigger"),
         min_bytes_per_trigger=given.size("minBytesPerTrigger"),
         max_bytes_per_partition=given.size("maxBytesPerPartition"),
@@ -197,12 +198,16 @@ def read_columns(options: Mapping[str, str]) -> tuple[bool, bool]:
     Raises:
         UsageError: no topics, no cluster, or the options of a table.
     """
-    given = GivenOptions(options)
+    given = GivenOptions(options, SOURCE)
     _check_required(given)
-    return (
-        given.flag("includeHeaders", default=False),
-        given.flag("includeBatches", default=False),
-    )
+    return given.flag("includeHeaders"), given.flag("includeBatches")
+
+
+def is_selected(options: SourceOptions, partition: TopicPartition) -> bool:
+    """Whether the options say to read this partition."""
+    if options.pattern:
+        return re.search(options.pattern, partition.topic) is not None
+    return partition.topic in options.topics or partition in options.partitions
 
 
 def warn_of_unused(options: SourceOptions) -> None:
@@ -211,59 +216,29 @@ def warn_of_unused(options: SourceOptions) -> None:
         logger.warning("options without effect here: %s", ", ".join(options.unused))
 
 
-def resolve_rack(client_rack: str) -> str:
-    """The rack that the option `clientRack` gives for this process.
-
-    Args:
-        client_rack: a rack, or `env:NAME` for the value of an environment variable.
-
-    Raises:
-        UsageError: the variable is not set.
-    """
-    if not client_rack.startswith("env:"):
-        return client_rack
-    name = client_rack.removeprefix("env:")
-    rack = os.environ.get(name, "").strip()
-    if not rack:
-        raise UsageError(
-            f"option clientRack={client_rack!r}: this process has no environment variable {name};"
-            f" set it for executors, for instance as spark.executorEnv.{name}"
-        )
-    return rack
-
-
-def _read_common(given: GivenOptions, without_effect: tuple[str, ...]) -> dict[str, Any]:
+def _read_common(given: GivenOptions, kind: Literal["batch", "stream"]) -> dict[str, Any]:
     """The arguments of `SourceOptions` for batches and streams, without start and end."""
     _check_required(given)
     _check_limits(given)
-    client, unused = _read_client(given)
-    client_rack = given.text("clientRack") or ""
-    if client_rack and client.get("client.rack", client_rack) != client_rack:
-        raise UsageError(
-            f"options clientRack={client_rack!r} and kafka.client.rack="
-            f"{client['client.rack']!r} contradict each other: give one of them"
-        )
-    if client_rack == "env:":
-        raise UsageError("option clientRack='env:' names no environment variable: write env:NAME")
-    client_rack = client_rack or client.pop("client.rack", "")
-    client.pop("client.rack", None)
-    unused += [name for name in (*without_effect, *_NO_EFFECT) if name in given]
+    client, unused = read_client(given, "consumer", _DECIDED_HERE, "here", _NO_GROUPS_AND_NO_JVM)
+    unused += _names_without_effect(given, kind)
+    client_rack = read_rack(given, client)
     return {
         "client": client,
         "client_rack": client_rack,
         "topics": given.topics("subscribe"),
         "pattern": given.pattern("subscribePattern"),
         "partitions": given.partitions("assign"),
-        "min_partitions": given.number("minPartitions", 0),
+        "min_partitions": given.number("minPartitions"),
         "max_partitions": _read_max_partitions(given),
-        "max_records_per_partition": given.number("maxRecordsPerPartition", 0),
-        "fail_on_data_loss": given.flag("failOnDataLoss", default=True),
-        "poll_timeout_ms": given.number("kafkaConsumer.pollTimeoutMs", 120_000),
-        "offset_attempts": given.number("fetchOffset.numRetries", 3),
-        "offset_retry_s": given.number("fetchOffset.retryIntervalMs", 1000, least=0) / 1000,
-        "include_headers": given.flag("includeHeaders", default=False),
-        "include_batches": given.flag("includeBatches", default=False),
-        "pushes_filters": given.flag("pushdown", default=False),
+        "max_records_per_partition": given.number("maxRecordsPerPartition"),
+        "fail_on_data_loss": given.flag("failOnDataLoss"),
+        "poll_timeout_ms": given.number("kafkaConsumer.pollTimeoutMs"),
+        "offset_attempts": given.number("fetchOffset.numRetries"),
+        "offset_retry_s": given.number("fetchOffset.retryIntervalMs") / 1000,
+        "include_headers": given.flag("includeHeaders"),
+        "include_batches": given.flag("includeBatches"),
+        "pushes_filters": given.flag("pushdown"),
         "unused": tuple(unused),
     }
 
@@ -286,12 +261,8 @@ def _check_required(given: GivenOptions) -> None:
             f"give exactly one of the options {', '.join(_CHOICES)}, not "
             f"{' and '.join(chosen) or 'none'}"
         )
-    if not any(
-        (given.text(each) or "") for each in (_BOOTSTRAP_SERVERS, _PREFIX + _BOOTSTRAP_SERVERS)
-    ):
-        raise UsageError(
-            "option kafka.bootstrap.servers is missing: give the cluster's addresses, HOST:PORT,…"
-        )
+    if not any(given.text(each) for each in (SERVERS, PREFIX + SERVERS)):
+        refuse_missing_servers(given)
 
 
 def _check_limits(given: GivenOptions) -> None:
@@ -301,7 +272,7 @@ def _check_limits(given: GivenOptions) -> None:
         UsageError: a minimum is above its maximum.
     """
     limits = {
-        ("minOffsetsPerTrigger", "maxOffsetsPerTrigger"): lambda name: given.number(name, 0),
+        ("minOffsetsPerTrigger", "maxOffsetsPerTrigger"): given.number,
         ("minBytesPerTrigger", "maxBytesPerTrigger"): given.size,
     }
     for (least, most), read in limits.items():
@@ -328,74 +299,36 @@ def _read_max_partitions(given: GivenOptions) -> int | Literal["auto"]:
             f"option {name}={given.text(name)!r}: write auto, unlimited, or a whole number of at "
             "least 1"
         )
-    most = given.number(name, 0)
-    if given.number("minPartitions", 0) > most:
+    most = given.number(name)
+    if given.number("minPartitions") > most:
         raise UsageError(
             f"option minPartitions={given.text('minPartitions')} is more than {name}={most}"
         )
     return most
 
 
-def _read_client(given: GivenOptions) -> tuple[dict[str, str], list[str]]:
-    """The consumer's options, and the names of given options without effect."""
-    known = {name.lower(): name for name in SOURCE_NAMES}
-    client: dict[str, str] = {}
-    unused: list[str] = []
-    for name, value in given.by_name.items():
-        if name.startswith(_PREFIX):
-            short = name.removeprefix(_PREFIX)
-            if short in _DECIDED_HERE:
-                raise UsageError(f"option {name} cannot be set here: {_DECIDED_HERE[short]}")
-            if _is_unused_by_consumer(short):
-                unused.append(name)
-            else:
-                client[short] = value
-        elif name not in known:
-            _refuse_misspelled(name, known)
-            unused.append(name)
-    servers = given.text(_BOOTSTRAP_SERVERS)
-    if servers is not None and client.setdefault(_BOOTSTRAP_SERVERS, servers) != servers:
-        raise UsageError(
-            f"options {_BOOTSTRAP_SERVERS}={servers!r} and kafka.{_BOOTSTRAP_SERVERS}="
-            f"{client[_BOOTSTRAP_SERVERS]!r} contradict each other: give one of them"
-        )
-    return client, unused
-
-
-def _is_unused_by_consumer(name: str) -> bool:
-    """Whether a client option, without its prefix, has no effect on reading offset ranges.
-
-    Options that the consumer itself refuses, such as Java's trust stores, are left to it.
-    """
-    from trimtab.client.network.refused_options import FOREIGN
-    from trimtab.client.options import ADMIN, CONSUMER, PRODUCER
-
-    for each in _NO_GROUPS_AND_NO_JVM:
-        if name == each or (each.endswith(".") and name.startswith(each)):
-            return True
-    if CONSUMER.knows(name) or name.startswith(_SECURITY) or name in FOREIGN:
-        return False
-    if not PRODUCER.knows(name) and not ADMIN.knows(name):
-        _refuse_misspelled(_PREFIX + name, {_PREFIX + option.name: "" for option in CONSUMER})
-    return True
-
-
-def _refuse_misspelled(name: str, known: Mapping[str, str]) -> None:
-    """Refuse an unknown name that resembles a known one.
+def _names_without_effect(given: GivenOptions, kind: str) -> list[str]:
+    """The given names without the client's prefix that change nothing in a batch or a stream.
 
     Raises:
-        UsageError: with the known name that was probably meant.
+        UsageError: an unknown name is probably misspelled.
     """
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=_SLIP)
-    if nearest:
-        meant = known[nearest[0]] or nearest[0]
-        raise UsageError(f"unknown option {name}: did you mean {meant}?")
+    known = {name.lower() for name in SOURCE_NAMES}
+    unused = []
+    for name in given.by_name:
+        if not name.startswith(PREFIX) and name not in known:
+            refuse_misspelled(name, SOURCE_NAMES)
+            unused.append(name)
+    return unused + [
+        option.name
+        for option in SOURCE
+        if option.name in given and not (option.honoured and option.applies in ("", kind))
+    ]
 
 
 def _read_offsets(
     given: GivenOptions,
     names: tuple[str, str, str],
-    default: Literal["earliest", "latest"],
     refused: Literal["earliest", "latest"] | None = None,
 ) -> Offsets:
     """The starting or ending offsets: one time, times by partition, or offsets, in this priority.
@@ -405,26 +338,25 @@ def _read_offsets(
         refused: the word that would make a batch empty: start at the end, or end at the start.
     """
     one_time, times, offsets = names
-    or_latest = given.word(_STRATEGY, ("error", "latest")) == "latest"
+    or_latest = given.word(_STRATEGY) == "latest"
     at = given.time(one_time)
     if at is not None:
         return Timestamps(at, or_latest)
     if times in given:
         return Timestamps(given.times(times), or_latest)
-    text = given.text(offsets)
-    if text is None:
-        return default
+    text = given.text_or_default(offsets) or ""
     word = text.lower()
     if word == refused:
         raise UsageError(f"option {offsets}={text!r}: a batch would be empty")
     if word in _WORDS:
         return _WORDS[word]
-    by_partition = given.offsets(offsets, EARLIEST if default == "earliest" else LATEST)
-    nothing = {"earliest": EARLIEST, "latest": LATEST}.get(refused or "")
+    by_partition = given.offsets(offsets, EARLIEST if refused == "latest" else LATEST)
+    nothing = {word: at for at, word in WORDS.items()}.get(refused or "")
     for partition, offset in by_partition.items():
         if offset == nothing:
+            which = partition.topic if partition.partition == EVERY_PARTITION else partition
             raise UsageError(
-                f"option {offsets}: {offset} ({refused}) for {partition}: a batch would be empty"
+                f"option {offsets}: {offset} ({refused}) for {which}: a batch would be empty"
             )
     return by_partition
 
@@ -445,6 +377,9 @@ def _check_order(starting: Offsets, ending: Offsets) -> None:
         return
     if isinstance(starts, int) or isinstance(ends, int):
         return
+    by_topic = {each.topic for each in (*starts, *ends) if each.partition == EVERY_PARTITION}
+    starts = {each: at for each, at in starts.items() if each.topic not in by_topic}
+    ends = {each: at for each, at in ends.items() if each.topic not in by_topic}
     if starts.keys() != ends.keys():
         only = ", ".join(map(str, sorted(starts.keys() ^ ends.keys())))
         raise UsageError(f"options {names[0]} and {names[1]} must name the same partitions: {only}")

@@ -38,7 +38,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
+from trimtab.spark.options.client import SLIP
 from trimtab.spark.options.sink import read_sink_options
 from trimtab.spark.options.source import read_options, read_stream_options
 
@@ -51,8 +52,6 @@ BATCH: Final = "batch"
 _WORDS: Final = ("available_now", "once", BATCH)
 _INTERVAL: Final = re.compile(r"(\d+) *(millisecond|second|minute|hour|day)s?")
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
-_SLIP: Final = 0.85
-"""Similarity (difflib) from which an unknown option counts as a misspelling of a known one."""
 
 _MODES: Final = {
     (True, True): ("append", "complete"),
@@ -176,16 +175,12 @@ def _read(file: str, content: Mapping[str, Any], environment: Mapping[str, str])
 
 def _read_trigger(top: _Table) -> str:
     text = top.text("trigger")
-    if not text:
-        raise UsageError(
-            f'trigger is missing: write {", ".join(_WORDS)}, or an interval such as "30 seconds"'
-        )
     if text in _WORDS:
         return text
     interval = _INTERVAL.fullmatch(text)
     if interval is None:
         raise UsageError(
-            f"trigger = {text!r}: write {', '.join(_WORDS)}, or an interval such as"
+            f"trigger{_given(text)}: write {', '.join(_WORDS)}, or an interval such as"
             f' "30 seconds"{_nearest(text, _WORDS)}'
         )
     return f"{interval[1]} {interval[2]}s"
@@ -260,7 +255,7 @@ def _read_sink(table: _Table, is_stream: bool, checkpoint: str, query: str) -> S
 def _check_file_options(where: str, options: Mapping[str, str]) -> None:
     known = {name.lower(): name for name in _FILE_OPTIONS}
     for name in options:
-        nearest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=_SLIP)
+        nearest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=SLIP)
         if nearest and nearest[0] != name.lower():
             raise UsageError(f"{where}: unknown option {name}: did you mean {known[nearest[0]]}?")
 
@@ -324,9 +319,8 @@ class _Table:
     def format(self) -> str:
         kind = self.text("format")
         if kind not in FORMATS:
-            given = f" = {kind!r}" if kind else " is missing"
             raise UsageError(
-                f"{self._name('format')}{given}: write {' or '.join(FORMATS)}"
+                f"{self._name('format')}{_given(kind)}: write {' or '.join(FORMATS)}"
                 f"{_nearest(kind, FORMATS)}"
             )
         return kind
@@ -385,6 +379,10 @@ def _flatten(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
             yield from _flatten(f"{prefix}{key}.", value)
         else:
             yield f"{prefix}{key}", value
+
+
+def _given(text: str) -> str:
+    return f" = {text!r}" if text else " is missing"
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:

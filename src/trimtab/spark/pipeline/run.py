@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
-from trimtab.errors import KafkaError, UsageError
+from trimtab.kafka.errors import KafkaError, UsageError
 from trimtab.spark.options.sink import check_columns
 from trimtab.spark.pipeline.file import SOURCE_VIEW, TRIMTAB, Pipeline
 from trimtab.spark.stream.progress import SourceProgress, read_progress
@@ -176,7 +176,7 @@ def _follow(
     shown, batches, records, is_stopped, is_over = -1, 0, 0, False, False
     try:
         while not is_over:
-            with _failing(pipeline):
+            with _explained(pipeline.file, kind=PipelineFailed):
                 # Fractions of a second work, though PySpark's annotation says int.
                 is_over = bool(query.awaitTermination(_SLICE_S))  # type: ignore[arg-type]
                 # Spark keeps the last hundred micro-batches.
@@ -193,7 +193,7 @@ def _follow(
                     show(line)
             if not is_over and is_stopping():
                 is_stopped = True
-                with _failing(pipeline):
+                with _explained(pipeline.file, kind=PipelineFailed):
                     query.stop()
     except PipelineFailed:
         # A stop may make the query fail, and the signal may have ended Spark, too.
@@ -241,7 +241,7 @@ def _run_batch(
         context.setJobGroup(tag, pipeline.name)
     watcher.start()
     try:
-        with _failing(pipeline):
+        with _explained(pipeline.file, kind=PipelineFailed):
             # On this thread: Spark finds Python data sources through the thread's session.
             if sink.path:
                 writer.save(sink.path)
@@ -262,26 +262,19 @@ def _run_batch(
 
 
 @contextmanager
-def _explained(where: str, lines_before: int = 0) -> Iterator[None]:
-    """Turn Spark's error about the file into a UsageError of one line that names the place."""
+def _explained(
+    where: str, lines_before: int = 0, kind: type[KafkaError] = UsageError
+) -> Iterator[None]:
+    """Turn Spark's error into one of this kind, of one line that names the place."""
     try:
         yield
     except UsageError as error:
-        raise UsageError(f"{where}: {error}") from error
+        raise kind(f"{where}: {error}") from error
     except Exception as error:
-        raise UsageError(f"{where}: {describe(error, lines_before)}") from error
+        raise kind(f"{where}: {describe(error, lines_before)}") from error
 
 
-@contextmanager
-def _failing(pipeline: Pipeline) -> Iterator[None]:
-    """Turn Spark's error into a PipelineFailed."""
-    try:
-        yield
-    except Exception as error:
-        raise PipelineFailed(f"{pipeline.file}: {describe(error)}") from error
-
-
-_OWN: Final = re.compile(r"^(?:pyspark\S*: )?trimtab\.errors\.(\w+): (.+)$", re.MULTILINE)
+_OWN: Final = re.compile(r"^(?:pyspark\S*: )?trimtab\.kafka\.errors\.(\w+): (.+)$", re.MULTILINE)
 _RAISED: Final = re.compile(r"^(\w[\w.]*Error: .+)$", re.MULTILINE)
 _POSITION: Final = re.compile(r"\bline (\d+),? pos (\d+)")
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w+(?:[;,.]?\s*\(?line \d+,? pos \d+\)?)?")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 from trimtab.spark.options.source import SourceOptions, warn_of_unused
 from trimtab.spark.read.filters import Limits, read_filters
 
@@ -22,7 +21,7 @@ Columns = Sequence[tuple[str, bool]]
 """Names and nullability of the columns to read."""
 
 
-class TopicReader(DataSourceReader):
+class TopicBatchReader(DataSourceReader):
     """Plans a query on the driver; copies of it read the records on the executors."""
 
     def __init__(self, options: SourceOptions, columns: Columns) -> None:
@@ -31,28 +30,29 @@ class TopicReader(DataSourceReader):
         self._limits = Limits()
 
     def partitions(self) -> Sequence[InputPartition]:
-        from trimtab.spark.read.cluster import find_leaders, find_ranges
-        from trimtab.spark.read.packing import TaskLimits, pack_ranges
+        from trimtab.spark.read.cluster import find_ranges
+        from trimtab.spark.read.packing import TaskLimits, add_ids, pack_ranges
         from trimtab.spark.read.ranges import split_ranges
 
         options = self._options
         warn_of_unused(options)
+        found = find_ranges(options, self._limits)
         ranges = split_ranges(
-            find_ranges(options, self._limits),
+            found.ranges,
             options.min_partitions,
             options.max_records_per_partition,
         )
         limits = TaskLimits(
             options.max_partitions, options.min_partitions, options.max_records_per_partition
         )
-        tasks = pack_ranges(ranges, limits, dict, partial(find_leaders, options))
-        return [InputPartition(task) for task in tasks]
+        tasks = pack_ranges(ranges, limits, dict, lambda: found.leaders)
+        return [InputPartition(task) for task in add_ids(tasks, found.ids)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, self._columns, partition)
 
 
-class FilteringTopicReader(TopicReader):
+class FilteringTopicReader(TopicBatchReader):
     """A reader that accepts filters, for the option `pushdown`.
 
     A separate class, because Spark raises an error for every reader that accepts filters unless
@@ -65,9 +65,9 @@ class FilteringTopicReader(TopicReader):
 
 
 def read_partition(
-    options: SourceOptions, columns: Columns, partition: InputPartition
+    options: SourceOptions, columns: Columns, partition: InputPartition | None
 ) -> Iterator[pa.RecordBatch]:
-    """The records of an input partition's ranges (`packing.Task`); called in a task.
+    """The records of an input partition (`packing.TaskInput`); called in a task.
 
     Raises:
         DataLoss, BrokerError, CorruptData, Unavailable: as `read_ranges`.
@@ -75,10 +75,11 @@ def read_partition(
     from trimtab.spark.read.cluster import read_ranges
     from trimtab.spark.read.columns import arrow_schema, scan_columns
 
-    task = partition.value
-    if task is None:  # Spark runs one task for a plan without partitions
+    # Spark runs one task for a plan without partitions; before 4.2 it hands it None.
+    task = None if partition is None else partition.value
+    if task is None:
         return
-    yield from scan_columns(read_ranges(options, task), arrow_schema(columns))
+    yield from scan_columns(read_ranges(options, task.ranges, task.ids), arrow_schema(columns))
 
 
 def check_columns(schema: StructType) -> list[tuple[str, bool]]:

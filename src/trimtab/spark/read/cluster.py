@@ -9,18 +9,29 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeVar
 
-from trimtab.blocking.admin import Admin
-from trimtab.blocking.consumer import Consumer
+from trimtab.client.blocking.admin import Admin
+from trimtab.client.blocking.consumer import Consumer
 from trimtab.client.options import ADMIN
-from trimtab.errors import BrokerError, ErrorCode, Unavailable
-from trimtab.records import TopicPartition
-from trimtab.spark.options.source import SourceOptions, resolve_rack
+from trimtab.client.topic_view import TopicView
+from trimtab.kafka.errors import BrokerError, ErrorCode, TopicRecreated, Unavailable
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.types import ZERO_UUID
+from trimtab.spark.options.client import resolve_rack
+from trimtab.spark.options.source import SourceOptions
 from trimtab.spark.read.filters import Limits, narrow
-from trimtab.spark.read.packing import look_up_leaders
-from trimtab.spark.read.ranges import LogBounds, OffsetRange, report_data_loss, resolve_ranges
+from trimtab.spark.read.ranges import (
+    CONFIRM_SECONDS,
+    CONFIRMATIONS,
+    GONE_SECONDS,
+    LogBounds,
+    OffsetRange,
+    report_data_loss,
+    resolve_ranges,
+)
 from trimtab.spark.resident import Residents
 
 logger = logging.getLogger(__name__)
@@ -40,13 +51,26 @@ CONTACT_SECONDS: Final = 3.0
 _SLICE_MS: Final = 1000
 """How often a task that waits for data checks whether its partitions still exist."""
 
-_CERTAIN_SLICES: Final = 3
-"""A partition counts as deleted if it is missing from this many metadata responses in a row."""
+_QUIET_MS: Final = 3000
+"""After so long without data, a task looks whether the offsets that it waits for have records."""
 
 _RANGES_AT_ONCE: Final = 128
 """A task fetches from at most this many partitions at a time, to keep requests small."""
 
 _GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+class Found(NamedTuple):
+    """What a batch query reads now.
+
+    Attributes:
+        ids: by topic, its id; topics without an id are missing.
+        leaders: by topic, the leader's broker id of each partition; -1 if it has none now.
+    """
+
+    ranges: list[OffsetRange]
+    ids: Mapping[str, bytes]
+    leaders: Mapping[str, Sequence[int]]
 
 
 class TopicLookup:
@@ -68,8 +92,10 @@ class TopicLookup:
         """
         self._admin.cluster(timeout_ms=CONTACT_SECONDS * 1000)
 
-    def find_partitions(self, options: SourceOptions) -> list[TopicPartition]:
-        """The partitions that the options select now.
+    def find_partitions(
+        self, options: SourceOptions
+    ) -> tuple[list[TopicPartition], Mapping[str, TopicView]]:
+        """The partitions that the options select now, and their topics.
 
         Raises:
             BrokerError: a topic or an assigned partition does not exist, or may not be read.
@@ -87,11 +113,12 @@ class TopicLookup:
                     "numbered from 0",
                     f"{topic}-{number}",
                 )
-        return list(options.partitions) or [
+        partitions = list(options.partitions) or [
             TopicPartition(name, number)
             for name, topic in described.items()
             for number in range(topic.partition_count)
         ]
+        return partitions, described
 
     def find_bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogBounds]:
         """The current bounds of each partition.
@@ -108,11 +135,6 @@ class TopicLookup:
         found = self._consumer.offsets_for_times({(*each,): at for each, at in times.items()})
         return {each: None if at is None else at.offset for each, at in found.items()}
 
-    def find_leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The id of the broker that leads each partition; -1 if it has no leader now."""
-        topics = self._admin.describe_topics(sorted({each.topic for each in partitions}))
-        return look_up_leaders(partitions, {name: topics[name].leaders for name in topics})
-
     def close(self) -> None:
         try:
             self._admin.close()
@@ -124,7 +146,7 @@ _lookups: Residents[TopicLookup] = Residents(TopicLookup.close)
 _consumers: Residents[Consumer] = Residents(Consumer.close)
 
 
-def ask(
+def ask_with_retries(
     options: SourceOptions,
     question: Callable[[TopicLookup], T],
     pause: Callable[[float], object] = time.sleep,
@@ -146,7 +168,7 @@ def ask(
     while True:
         attempts -= 1
         try:
-            with _lookups.borrow(_key(client), lambda: TopicLookup(client)) as lookup:
+            with _lookups.borrow(client, TopicLookup) as lookup:
                 lookup.contact()
                 return question(lookup)
         except (BrokerError, Unavailable) as error:
@@ -157,7 +179,7 @@ def ask(
         pause(options.offset_retry_s)
 
 
-def find_ranges(options: SourceOptions, limits: Limits) -> list[OffsetRange]:
+def find_ranges(options: SourceOptions, limits: Limits) -> Found:
     """The offsets that a batch query reads now, by partition.
 
     Args:
@@ -165,11 +187,12 @@ def find_ranges(options: SourceOptions, limits: Limits) -> list[OffsetRange]:
 
     Raises:
         UsageError, DataLoss: as `resolve_ranges`.
-        BrokerError, Unavailable: as `ask`.
+        BrokerError, Unavailable: as `ask_with_retries`.
     """
 
-    def plan(lookup: TopicLookup) -> list[OffsetRange]:
-        bounds = lookup.find_bounds(lookup.find_partitions(options))
+    def plan(lookup: TopicLookup) -> Found:
+        partitions, topics = lookup.find_partitions(options)
+        bounds = lookup.find_bounds(partitions)
         ranges = resolve_ranges(
             options.starting,
             options.ending,
@@ -177,24 +200,20 @@ def find_ranges(options: SourceOptions, limits: Limits) -> list[OffsetRange]:
             lookup.find_times,
             options.fail_on_data_loss,
         )
-        return narrow(ranges, limits, lookup.find_times)
+        return Found(
+            narrow(ranges, limits, lookup.find_times),
+            {name: each.topic_id for name, each in topics.items() if each.topic_id != ZERO_UUID},
+            {name: each.leaders for name, each in topics.items()},
+        )
 
-    return ask(options, plan)
-
-
-def find_leaders(
-    options: SourceOptions, partitions: Collection[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """The id of the broker that leads each partition; -1 if it has no leader now.
-
-    Raises:
-        BrokerError, Unavailable: as `ask`.
-    """
-    return ask(options, lambda lookup: lookup.find_leaders(partitions))
+    return ask_with_retries(options, plan)
 
 
 def read_ranges(
-    options: SourceOptions, ranges: Sequence[OffsetRange]
+    options: SourceOptions,
+    ranges: Sequence[OffsetRange],
+    ids: Mapping[str, bytes] = MappingProxyType({}),
+    pause: Callable[[float], object] = time.sleep,
 ) -> Iterator[tuple[OffsetRange, memoryview]]:
     """Whole, verified record batches that cover a task's ranges.
 
@@ -202,14 +221,18 @@ def read_ranges(
 
     Args:
         ranges: of different partitions.
+        ids: by topic, the id for which the ranges were planned; those without an id are not
+            checked.
+        pause: waits for a number of seconds.
 
     Returns:
         Pairs of the unread part of a range, and record batches that begin at or before its start.
         Those of one partition are in order of offsets; partitions alternate as brokers answer.
 
     Raises:
-        DataLoss: offsets of a range, or its partition, were deleted. With failOnDataLoss=false
-            reading continues at the first remaining offset, with a warning.
+        DataLoss: offsets of a range, or its topic, were deleted, or the topic was created again.
+            With failOnDataLoss=false reading continues at the first remaining offset, with a
+            warning.
         BrokerError, CorruptData: a partition cannot be read.
         Unavailable: no data arrived for `kafkaConsumer.pollTimeoutMs`.
         UsageError: `clientRack` names an environment variable that is not set.
@@ -218,21 +241,38 @@ def read_ranges(
     rack = resolve_rack(options.client_rack)
     if rack:
         client["client.rack"] = rack
-    with _consumers.borrow(_key(client), lambda: Consumer(client)) as consumer:
+    with _consumers.borrow(client, Consumer) as consumer:
         for begin in range(0, len(ranges), _RANGES_AT_ONCE):
-            yield from _read(consumer, options, ranges[begin : begin + _RANGES_AT_ONCE])
+            yield from _read(consumer, options, ranges[begin : begin + _RANGES_AT_ONCE], ids, pause)
 
 
 def _read(
-    consumer: Consumer, options: SourceOptions, ranges: Sequence[OffsetRange]
+    consumer: Consumer,
+    options: SourceOptions,
+    ranges: Sequence[OffsetRange],
+    ids: Mapping[str, bytes],
+    pause: Callable[[float], object],
 ) -> Iterator[tuple[OffsetRange, memoryview]]:
     left = {TopicPartition(each.topic, each.partition): each for each in ranges}
     by_name = {str(partition): partition for partition in left}
+
+    # A broker may count offsets that it never sends (Redpanda). If even the last one of the log is
+    # not sent, those before it are not.
+    asked_last: set[TopicPartition] = set()
+    has_asked_last = False
+
+    def seek(partition: TopicPartition) -> None:
+        asked_last.discard(partition)
+        each = left[partition]
+        topic_id = ids.get(partition.topic, ZERO_UUID)
+        consumer.seek(partition, each.start, each.end, topic_id)
+
     consumer.assign(left)
-    for partition, each in left.items():
-        consumer.seek(partition, each.start, each.end)
+    for partition in left:
+        seek(partition)
     waited = 0
-    missing_count: Counter[TopicPartition] = Counter()
+    absent: Counter[TopicPartition] = Counter()  # milliseconds
+    recreated: Counter[TopicPartition] = Counter()
     while left:
         try:
             slice_ms = min(_SLICE_MS, options.poll_timeout_ms - waited)
@@ -242,22 +282,44 @@ def _read(
                 raise
             partition = by_name[error.subject]
             each = left[partition]
-            earliest = consumer.beginning_offsets([partition])[partition]
-            report_data_loss(
-                f"{partition}: offset {each.start} is gone, the first one left is {earliest}",
-                options.fail_on_data_loss,
-            )
+            if isinstance(error, TopicRecreated):
+                recreated[partition] += 1
+                if recreated[partition] <= CONFIRMATIONS:
+                    pause(CONFIRM_SECONDS)
+                    seek(partition)
+                    continue
+                earliest = each.end
+                report_data_loss(
+                    f"{partition}: offsets {each.start} to {each.end} are gone: its topic was"
+                    f" deleted and created again, its id was {error.was} and is {error.now} now",
+                    options.fail_on_data_loss,
+                    "The offsets mean other records",
+                )
+            else:
+                earliest = consumer.beginning_offsets([partition])[partition]
+                report_data_loss(
+                    f"{partition}: offset {each.start} is gone, the first one left is {earliest}",
+                    options.fail_on_data_loss,
+                )
             if each.start < earliest < each.end:
                 left[partition] = each._replace(start=earliest)
-                consumer.seek(partition, earliest, each.end)
+                seek(partition)
             else:  # the whole range was deleted, or the topic was created again and is shorter
                 del left[partition]
                 consumer.assign(left)
             continue
+        if batches is not None and batches.partition in asked_last and not batches.is_barren:
+            seek(batches.partition)  # so the range has records, and the broker is slow
+            continue
         if batches is not None:
             waited = 0
-            missing_count.clear()
+            has_asked_last = False
+            absent.clear()
             each = left[batches.partition]
+            if batches.partition in asked_last:
+                logger.warning("%s: no record is at or after this start", each)
+                del left[batches.partition]
+                continue
             if batches.next_offset < each.end:
                 left[batches.partition] = each._replace(start=batches.next_offset)
             else:
@@ -265,15 +327,24 @@ def _read(
             yield each, batches.data
             continue
         waited += slice_ms
-        for partition, each in list(left.items()):
+        if waited >= _QUIET_MS and not has_asked_last:
+            has_asked_last = True
+            quiet = [each for each in left if consumer.problem(each) is None]
+            for partition, end in consumer.end_offsets(quiet).items():
+                if end >= left[partition].end:
+                    asked_last.add(partition)
+                    topic_id = ids.get(partition.topic, ZERO_UUID)
+                    consumer.seek(partition, end - 1, end, topic_id)
+        for partition, offset_range in list(left.items()):
             problem = consumer.problem(partition)
             if not (isinstance(problem, BrokerError) and problem.code in _GONE):
-                missing_count[partition] = 0
+                absent[partition] = 0
                 continue
-            missing_count[partition] += 1
-            if missing_count[partition] >= _CERTAIN_SLICES:
+            absent[partition] += slice_ms
+            if absent[partition] >= GONE_SECONDS * 1000:
                 report_data_loss(
-                    f"{partition}: offsets {each.start} to {each.end} are gone: {problem}",
+                    f"{partition}: offsets {offset_range.start} to {offset_range.end} are gone: "
+                    f"{problem}",
                     options.fail_on_data_loss,
                 )
                 del left[partition]
@@ -299,7 +370,3 @@ def _describe_silence(
 
 def _client_options(options: SourceOptions) -> dict[str, str]:
     return {**_DEFAULTS, **options.client, **_FIXED}
-
-
-def _key(client: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(client.items()))

@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 import pyarrow as pa
 
 from trimtab.client.fetcher.arrow import HEADER, BatchMaker, join_small, make_scanner
-from trimtab.errors import CorruptData
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import CorruptData
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.columns import Columns
+from trimtab.spark.read.column_names import HEADER_COLUMNS, KNOWN_COLUMNS
 from trimtab.spark.read.ranges import OffsetRange
-from trimtab.wire.columns import Columns
 
 FULL_BYTES: Final = 4 * 1024 * 1024
 """An Arrow batch is closed at about this many bytes."""
 
 _ARROW_TYPES: Final[dict[str, pa.DataType]] = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
+    "binary": pa.binary(),
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestampType": pa.int32(),
-    "headers": pa.list_(pa.field("element", HEADER)),
-    "batchBaseOffset": pa.int64(),
-    "batchBytes": pa.int32(),
-    "batchIndex": pa.int32(),
-    "keyBytes": pa.int32(),
-    "valueBytes": pa.int32(),
-    "keyHash": pa.int32(),
+    HEADER_COLUMNS["headers"]: pa.list_(pa.field("element", HEADER)),
 }
-_SOURCES: Final = {
-    "timestampType": "timestamp_type",
-    "batchBaseOffset": "batch_base_offset",
-    "batchBytes": "batch_bytes",
-    "batchIndex": "batch_index",
-    "keyBytes": "key_bytes",
-    "valueBytes": "value_bytes",
-    "keyHash": "key_hash",
-}
-"""Where a column's values come from, as `BatchMaker` names it, if not by its own name."""
+"""The types of columns by their names in Spark SQL."""
 
 
 def arrow_schema(columns: Iterable[tuple[str, bool]]) -> pa.Schema:
     """The exact schema that Spark requires for columns given by name and nullability."""
-    return pa.schema([pa.field(name, _ARROW_TYPES[name], nullable) for name, nullable in columns])
+    return pa.schema(
+        [pa.field(name, _ARROW_TYPES[KNOWN_COLUMNS[name]], nullable) for name, nullable in columns]
+    )
 
 
 def scan_columns(
@@ -72,7 +59,8 @@ def scan_columns(
 def _scan_by_partition(
     buffers: Iterable[tuple[OffsetRange, memoryview]], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    names = [_SOURCES.get(name, name) for name in schema.names]
+    # `BatchMaker` has the same names in snake case.
+    names = [re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name) for name in schema.names]
     scanner = make_scanner(names, FULL_BYTES, microseconds=True)
     maker = BatchMaker(schema, names)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.read.ranges import OffsetRange
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ class Limits(NamedTuple):
 def read_filters(filters: Iterable[Filter]) -> Limits:
     """The limits of all these filters together; ignores filters that set none."""
     limits = Limits()
-    for each in filters:
-        name, value = type(each).__name__, getattr(each, "value", None)
+    for pushed_filter in filters:
+        name, value = type(pushed_filter).__name__, getattr(pushed_filter, "value", None)
         values: tuple[Any, ...] = tuple(value or ()) if name == "In" else (value,)
-        match getattr(each, "attribute", ()):
+        match getattr(pushed_filter, "attribute", ()):
             case ("topic",) if name in ("EqualTo", "EqualNullSafe", "In"):
                 limits = limits._replace(topics=_both(limits.topics, values))
             case ("partition",) if all(map(_is_whole, values)):
@@ -84,13 +84,14 @@ def narrow(
         find_times: as for `resolve_ranges`.
     """
     narrowed = [
-        each._replace(
-            start=max(each.start, limits.first_offset), end=min(each.end, limits.end_offset)
+        offset_range._replace(
+            start=max(offset_range.start, limits.first_offset),
+            end=min(offset_range.end, limits.end_offset),
         )
-        for each in ranges
-        if (limits.topics is None or each.topic in limits.topics)
-        and (limits.partitions is None or each.partition in limits.partitions)
-        and limits.first_partition <= each.partition < limits.end_partition
+        for offset_range in ranges
+        if (limits.topics is None or offset_range.topic in limits.topics)
+        and (limits.partitions is None or offset_range.partition in limits.partitions)
+        and limits.first_partition <= offset_range.partition < limits.end_partition
     ]
     narrowed = [each for each in narrowed if each.start < each.end]
     if limits.since < 0 or not narrowed:
@@ -100,9 +101,9 @@ def narrow(
     found = find_times(dict.fromkeys(partitions, limits.since))
     since = [found[partition] for partition in partitions]
     return [
-        each._replace(start=max(each.start, first))
-        for each, first in zip(narrowed, since, strict=True)
-        if first is not None and first < each.end
+        offset_range._replace(start=max(offset_range.start, first))
+        for offset_range, first in zip(narrowed, since, strict=True)
+        if first is not None and first < offset_range.end
     ]
 
 

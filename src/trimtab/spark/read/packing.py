@@ -12,12 +12,12 @@ The constants below are in units of c for the small record: a start costs as muc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.sentinels import NO_LEADER
 from trimtab.spark.read.ranges import OffsetRange
-from trimtab.wire.sentinels import NO_LEADER
 
 AUTO_TASKS: Final = 64
 """With `maxPartitions=auto`, ranges share tasks only if there are more ranges than this, and then
@@ -35,6 +35,25 @@ RECORD_BYTES: Final = 512
 
 Task = tuple[OffsetRange, ...]
 """What one task reads: one range, or several ranges of different partitions."""
+
+
+class TaskInput(NamedTuple):
+    """What the driver sends to a task.
+
+    Attributes:
+        ids: by topic, the id for which the ranges were planned; topics without an id are missing.
+    """
+
+    ranges: Task
+    ids: Mapping[str, bytes]
+
+
+def add_ids(tasks: Iterable[Task], ids: Mapping[str, bytes]) -> list[TaskInput]:
+    """The tasks, each with the ids of its own topics."""
+    return [
+        TaskInput(task, {each.topic: ids[each.topic] for each in task if each.topic in ids})
+        for task in tasks
+    ]
 
 
 class TaskLimits(NamedTuple):
@@ -57,7 +76,7 @@ def pack_ranges(
     ranges: Sequence[OffsetRange],
     limits: TaskLimits,
     find_sizes: Callable[[], Mapping[TopicPartition, int]],
-    find_leaders: Callable[[Collection[TopicPartition]], Mapping[TopicPartition, int]],
+    find_leaders: Callable[[], Mapping[str, Sequence[int]]],
 ) -> list[Task]:
     """Combine small ranges into tasks, if possible of partitions with the same leader.
 
@@ -68,8 +87,8 @@ def pack_ranges(
         ranges: in the order in which tasks should start; none is empty.
         find_sizes: returns the bytes to read of each partition, if known. Called only if there are
             more ranges than tasks.
-        find_leaders: returns the broker id of each partition's leader; partitions without a leader
-            may be missing. Called with the partitions that will share tasks, if there are any.
+        find_leaders: returns the broker id of each partition's leader, by topic in the order of
+            partition numbers; partitions may be missing. Called if ranges will share tasks.
 
     Returns:
         Tasks, in the order of their first ranges. A task's ranges are in the order of `ranges`.
@@ -95,27 +114,17 @@ def pack_ranges(
     goal = -(-sum(each.cost for each in small) // most) + max(each.cost for each in small) - 1
     if is_auto:
         goal = min(goal, TASK_RECORDS)
-    leaders = find_leaders([each.partition for each in small])
-    small.sort(key=lambda each: (leaders.get(each.partition, NO_LEADER), each.partition))
+    leaders = find_leaders()
+
+    def leader_of(partition: TopicPartition) -> int:
+        numbered = leaders.get(partition.topic, ())
+        return numbered[partition.partition] if partition.partition < len(numbered) else NO_LEADER
+
+    small.sort(key=lambda each: (leader_of(each.partition), each.partition))
     shared = {each.number for each in small}
     tasks = [[index] for index in range(len(ranges)) if index not in shared]
     tasks += [sorted(each.number for each in task) for task in _fill(small, goal, least, limits)]
     return [tuple(ranges[index] for index in indexes) for indexes in sorted(tasks)]
-
-
-def look_up_leaders(
-    partitions: Iterable[TopicPartition], leaders: Mapping[str, Sequence[int]]
-) -> dict[TopicPartition, int]:
-    """The leaders of those of these partitions that exist.
-
-    Args:
-        leaders: by topic, the leader of each partition, in order of partition numbers.
-    """
-    return {
-        each: leaders[each.topic][each.partition]
-        for each in partitions
-        if each.partition < len(leaders.get(each.topic, ()))
-    }
 
 
 class _Candidate(NamedTuple):
@@ -141,12 +150,12 @@ def _measure(
     partitions = [TopicPartition(each.topic, each.partition) for each in ranges]
     parts = Counter(partitions)
     measured = []
-    for index, (each, partition) in enumerate(zip(ranges, partitions, strict=True)):
+    for index, (offset_range, partition) in enumerate(zip(ranges, partitions, strict=True)):
         is_whole = parts[partition] == 1
         size = sizes.get(partition, 0) if is_whole else 0
-        cost = RANGE_RECORDS + max(each.size, size // RECORD_BYTES)
+        cost = RANGE_RECORDS + max(offset_range.size, size // RECORD_BYTES)
         may_share = is_whole and not (needs_size and partition not in sizes)
-        measured.append(_Candidate(index, partition, cost, each.size, size, may_share))
+        measured.append(_Candidate(index, partition, cost, offset_range.size, size, may_share))
     return measured
 
 
@@ -156,16 +165,20 @@ def _fill(
     """Fill tasks one after the other, each up to the cost `goal`; makes at least `least` tasks."""
     tasks: list[list[_Candidate]] = []
     cost = records = size = 0
-    for done, each in enumerate(small):
+    for done, candidate in enumerate(small):
         if (
             not tasks
-            or cost + each.cost > goal
-            or (limits.records and records + each.records > limits.records)
-            or (limits.size and size + each.size > limits.size)
+            or cost + candidate.cost > goal
+            or (limits.records and records + candidate.records > limits.records)
+            or (limits.size and size + candidate.size > limits.size)
             or len(tasks) + len(small) - done <= least  # each of the rest needs its own task
         ):
             tasks.append([])
             cost = records = size = 0
-        tasks[-1].append(each)
-        cost, records, size = cost + each.cost, records + each.records, size + each.size
+        tasks[-1].append(candidate)
+        cost, records, size = (
+            cost + candidate.cost,
+            records + candidate.records,
+            size + candidate.size,
+        )
     return tasks

@@ -6,12 +6,22 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from trimtab.errors import KafkaError, UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import KafkaError, UsageError
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.sentinels import EARLIEST, LATEST
 from trimtab.spark.options.source import Offsets, Timestamps
-from trimtab.wire.sentinels import EARLIEST, LATEST
+from trimtab.spark.options.values import EVERY_PARTITION
 
 logger = logging.getLogger(__name__)
+
+CONFIRMATIONS: Final = 3
+CONFIRM_SECONDS: Final = 0.3
+"""Before data count as lost, the cluster is asked again so many times, after such pauses: a broker
+may have old metadata or a low end offset."""
+
+GONE_SECONDS: Final = 30.0
+"""A topic counts as deleted if the cluster has not shown it for this long: a broker that has just
+started may know only some topics."""
 
 _DELETED: Final = (
     "They may have been deleted by retention, or the topic was deleted and created again"
@@ -134,11 +144,11 @@ def split_ranges(
     divisible = total - sum(each.size for each in whole)
     parts_left = max(min_partitions - len(whole), 1)
     split: list[OffsetRange] = []
-    for each in ranges:
-        if each in whole:
-            split.append(each)
+    for offset_range in ranges:
+        if offset_range in whole:
+            split.append(offset_range)
         else:
-            split += _cut(each, _count_parts(each.size, divisible, parts_left))
+            split += _cut(offset_range, _count_parts(offset_range.size, divisible, parts_left))
     return split
 
 
@@ -180,20 +190,37 @@ def resolve_offsets(
                         "the option startingOffsetsByTimestampStrategy=latest starts at the end"
                     )
         return {
-            each: bounds[each].latest if offset is None else offset
-            for each, offset in found.items()
+            partition: bounds[partition].latest if offset is None else offset
+            for partition, offset in found.items()
         }
     if isinstance(wanted, str):
         return {
             each: earliest if wanted == "earliest" else latest
             for each, (earliest, latest) in bounds.items()
         }
+    wanted = _expand(f"{which}Offsets", wanted, bounds)
     _check_partitions(f"{which}Offsets", "an offset (-2 earliest, -1 latest)", wanted, bounds)
     ends = {EARLIEST: 0, LATEST: 1}
     return {
-        each: bounds[each][ends[offset]] if offset in ends else offset
-        for each, offset in wanted.items()
+        partition: bounds[partition][ends[offset]] if offset in ends else offset
+        for partition, offset in wanted.items()
     }
+
+
+def _expand(
+    name: str, wanted: Mapping[TopicPartition, int], partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The offset of each partition, including those of topics that have one for all.
+
+    Raises:
+        UsageError: such a topic is not read.
+    """
+    of_topics = {each.topic: at for each, at in wanted.items() if each.partition == EVERY_PARTITION}
+    expanded = {each: at for each, at in wanted.items() if each.topic not in of_topics}
+    found = {each: of_topics[each.topic] for each in partitions if each.topic in of_topics}
+    if unread := sorted(of_topics.keys() - {each.topic for each in found}):
+        raise UsageError(f"option {name} names topics that are not read: {', '.join(unread)}")
+    return expanded | found
 
 
 def _check_partitions(

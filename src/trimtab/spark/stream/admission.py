@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import NamedTuple, TypeVar
 
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.read.ranges import OffsetRange
 
 _ROUNDS = 8
@@ -110,9 +110,9 @@ def admit(
     if not any(counts.values()):
         serve_first()  # whatever its size, because no piece fits
     still_owed = {
-        each: min(shares[each] - got[each], ahead[each][counts[each]].size)
-        for each in order
-        if counts[each] < len(ahead[each]) and got[each] < shares[each]
+        partition: min(shares[partition] - got[partition], ahead[partition][counts[partition]].size)
+        for partition in order
+        if counts[partition] < len(ahead[partition]) and got[partition] < shares[partition]
     }
     return Admitted({p: n for p, n in counts.items() if n}, limit - left, still_owed)
 
@@ -165,13 +165,13 @@ def split_by_bytes(
         The parts with their sizes, largest first, so that long tasks do not start last.
     """
     cut: list[tuple[OffsetRange, int]] = []
-    for each in ranges:
-        start, at, size = each.start, each.start, 0
-        for piece in pieces.get(TopicPartition(each.topic, each.partition), ()):
+    for offset_range in ranges:
+        start, at, size = offset_range.start, offset_range.start, 0
+        for piece in pieces.get(TopicPartition(offset_range.topic, offset_range.partition), ()):
             if max_bytes and size and size + piece.size > max_bytes:
-                cut.append((each._replace(start=start, end=at), size))
+                cut.append((offset_range._replace(start=start, end=at), size))
                 start, size = at, 0
             size += piece.size
-            at = min(piece.next_offset, each.end)
-        cut.append((each._replace(start=start), size))
+            at = min(piece.next_offset, offset_range.end)
+        cut.append((offset_range._replace(start=start), size))
     return sorted(cut, key=lambda sized: -sized[1])

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.stream.admission import Piece
 from trimtab.spark.stream.size_sources.contract import FoundSizes, SizeRequest
 
@@ -26,20 +26,18 @@ class PartitionSizes:
         end: the partition's end offset when it was last requested.
         pieces: the sizes, in order of offsets.
         size: bytes of all pieces.
-        rest: bytes from `known_to` to `end`; None if unknown.
     """
 
-    __slots__ = ("_is_closed", "end", "known_to", "pieces", "rest", "size", "start")
+    __slots__ = ("_is_closed", "end", "known_to", "pieces", "size", "start")
 
     def __init__(self, start: int, end: int) -> None:
         self.start = self.known_to = start
         self.end = end
         self.pieces: list[Piece] = []
         self.size = 0
-        self.rest: int | None = None
         self._is_closed = True
 
-    def add(self, pieces: Iterable[Piece], grain: int) -> None:
+    def add_pieces(self, pieces: Iterable[Piece], grain: int) -> None:
         """Add the pieces that follow; merges neighbours of together at most `grain` bytes."""
         for piece in pieces:
             if piece.next_offset <= self.known_to:
@@ -201,12 +199,11 @@ class KnownSizes:
 
     def learn(self, found: Iterable[FoundSizes]) -> None:
         """Add the sizes that were looked up."""
-        for partition, start, pieces, rest in found:
+        for partition, start, pieces in found:
             ahead = self.partitions.get(partition)
             if ahead is None or start != ahead.known_to:
                 continue  # the stream has moved meanwhile
-            ahead.add(pieces, self._grain)
-            ahead.rest = rest
+            ahead.add_pieces(pieces, self._grain)
             if ahead.known_to >= self._must_know.get(partition, ahead.known_to + 1):
                 del self._must_know[partition]
             is_short = ahead.known_to < ahead.end

@@ -9,13 +9,13 @@ refuses one with the key. Spark compares offsets as strings, so the order of key
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
+from trimtab.cluster.storage.properties import decode_uuid, encode_uuid
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
 
 STATE: Final = "trimtab:state"
 
@@ -27,20 +27,25 @@ class StreamOffset:
     Attributes:
         offsets: the next offset of each partition.
         ids: each topic's id; a topic that was deleted and created again has a new one.
-        first: the offsets at which the first batch begins; only the end of the first batch has
-            them. Spark stores a stream's beginning only after the first batch is complete, and
-            asks for it again after a crash.
+        begins: the offsets at which the batch with this end begins, of those partitions where the
+            batch before does not tell them; in the first batch, of all. Spark stores only ends:
+            after a crash it asks for a stream's beginning again, when it may be another.
     """
 
     offsets: Mapping[TopicPartition, int]
     ids: Mapping[str, str] = field(default_factory=dict)
-    first: Mapping[TopicPartition, int] | None = None
+    begins: Mapping[TopicPartition, int] | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether these are the offsets at which a new query begins."""
+        return self.begins == self.offsets
 
     def to_json(self) -> dict[str, Any]:
         """The JSON that Spark's own source writes, in the same order, and the additional key."""
         state: dict[str, Any] = {}
-        if self.first is not None:
-            state["first"] = _by_topic(self.first)
+        if self.begins is not None:
+            state["begins"] = _by_topic(self.begins)
         if self.ids:
             state["ids"] = dict(sorted(self.ids.items()))
         written: dict[str, Any] = _by_topic(self.offsets)
@@ -55,11 +60,11 @@ def read_offset(written: Mapping[str, Any]) -> StreamOffset:
     """
     try:
         state = written.get(STATE, {})
-        first = state.get("first")
+        begins = state.get("begins", state.get("first"))  # older checkpoints: first
         return StreamOffset(
             _by_partition({name: by for name, by in written.items() if name != STATE}),
             dict(state.get("ids", {})),
-            None if first is None else _by_partition(first),
+            None if begins is None else _by_partition(begins),
         )
     except (AttributeError, TypeError, ValueError) as error:
         raise UsageError(
@@ -73,7 +78,22 @@ def show_id(topic_id: bytes) -> str:
     """A topic's id as Kafka's tools print it; empty if the cluster gives topics none."""
     if not any(topic_id):
         return ""
-    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+    return encode_uuid(topic_id)
+
+
+def read_id(text: str) -> bytes:
+    """A topic's id from `show_id`.
+
+    Raises:
+        UsageError: it is none.
+    """
+    topic_id = decode_uuid(text)
+    if topic_id is None:
+        raise UsageError(
+            f"the checkpoint names a topic's id {text!r}, which is none: use another"
+            " checkpointLocation"
+        )
+    return topic_id
 
 
 def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, Any]:

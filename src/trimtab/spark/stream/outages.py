@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable
+from trimtab.kafka.errors import BrokerError, ErrorCode, KafkaError, Unavailable
 
 logger = logging.getLogger(__name__)
 

@@ -11,21 +11,22 @@ from __future__ import annotations
 import logging
 import time
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from trimtab.errors import KafkaError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import KafkaError
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.options.source import StreamOptions
-from trimtab.spark.read.packing import Task, TaskLimits, look_up_leaders, pack_ranges
+from trimtab.spark.read.packing import Task, TaskLimits, pack_ranges
 from trimtab.spark.read.ranges import OffsetRange, report_data_loss, split_ranges
 from trimtab.spark.stream.admission import Piece, admit, admit_offsets, split_by_bytes
-from trimtab.spark.stream.cluster_state import ClusterObserver, ClusterState, Topics
+from trimtab.spark.stream.cluster_state import ClusterObserver, ClusterState
 from trimtab.spark.stream.lag import measure_lag
 from trimtab.spark.stream.offsets import STATE, StreamOffset, read_offset
 from trimtab.spark.stream.outages import Outages, may_pass
-from trimtab.spark.stream.size_sources.choice import make_source
+from trimtab.spark.stream.size_sources.probe import Probe
+from trimtab.spark.stream.size_sources.scan import Scan
 from trimtab.spark.stream.sizes import Sizes
 from trimtab.spark.stream.topics import StreamTopics
 
@@ -69,7 +70,7 @@ class StreamPlan:
     def __init__(
         self,
         options: StreamOptions,
-        topics: Topics,
+        topics: StreamTopics,
         sizes: Sizes | None,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] = time.sleep,
@@ -80,13 +81,15 @@ class StreamPlan:
         self._clock = clock
         self._wait = wait
         self._first: StreamOffset | None = None
-        self._observer = ClusterObserver(options, topics, wait)
+        self._observer = ClusterObserver(options, topics, clock, wait)
         self._outages = Outages(clock, wait)
         self._planned: _Planned | None = None
         self._owed: dict[TopicPartition, int] = {}
         self._batch_at: float | None = None
         self._committed: Mapping[TopicPartition, int] | None = None
+        self._processed: Mapping[TopicPartition, int] | None = None
         self._commit_after = -inf
+        self._is_group_shared = False
         self._report: dict[str, Any] | None = None
 
     # -- where to begin and end
@@ -119,13 +122,10 @@ class StreamPlan:
         began = self._clock()
         begun = read_offset(start)
         self._commit(begun.offsets)
-        is_first = begun.first is not None and begun.first == begun.offsets
         while True:
             looked = self._clock()
             end = self._outages.attempt(lambda: self._choose(begun, takes_all))
             if end is not None:
-                if is_first:
-                    end = StreamOffset(end.offsets, end.ids, begun.first)
                 self._batch_at = self._clock()
                 return end.to_json()
             now = self._clock()
@@ -149,22 +149,25 @@ class StreamPlan:
 
     def _choose(self, begun: StreamOffset, takes_all: bool) -> StreamOffset | None:
         """The end offset of the next batch; None if there are no new records, or too few."""
+        self._topics.known()
+        self._outages.note_answer()
         state = self._observer.observe(begun)
         sizes = self._sizes
         if sizes is not None:
-            sizes.follow(state.begins, state.latest)
+            ends = {p: end for p, end in state.latest.items() if p not in state.missing}
+            sizes.follow(state.begins, ends)
         is_new = any(state.latest[p] > at for p, at in state.begins.items())
-        ends: dict[TopicPartition, int] | None = state.begins
+        ends = state.begins
         if is_new and takes_all:
             ends = state.latest
         elif is_new and not self._is_too_little(state):
             ends = self._limit(begun, state)
-        if ends == state.begins and not state.begins_elsewhere:
-            ends = None
         self._note(state, ends)
-        if ends is None:
+        if ends == state.begins and not state.is_elsewhere:
             return None
-        end = StreamOffset(ends, {t: state.ids[t] for t in _topics_of(ends) if t in state.ids})
+        begins = {**(begun.begins or {}), **state.moved} if begun.is_first else state.moved
+        ids = {t: state.ids[t] for t in {each.topic for each in ends} if t in state.ids}
+        end = StreamOffset(ends, ids, begins or None)
         self._planned = _Planned(end, state.begins)
         return end
 
@@ -266,7 +269,9 @@ class StreamPlan:
         cut = [each for each, _ in split_by_bytes(whole, *self._cuts(whole))]
         options = self._options
         parts = split_ranges(cut, options.min_partitions, options.max_records_per_partition)
-        return parts if options.max_bytes_per_partition else _largest_first(parts)
+        if options.max_bytes_per_partition:
+            return parts  # the most bytes first
+        return sorted(parts, key=lambda each: -each.size)
 
     def _cuts(
         self, ranges: Sequence[OffsetRange]
@@ -277,8 +282,7 @@ class StreamPlan:
             return {}, 0
         sizes = self._sizes
         assert sizes is not None
-        begins = {TopicPartition(each.topic, each.partition): each.start for each in ranges}
-        ends = {TopicPartition(each.topic, each.partition): each.end for each in ranges}
+        begins, ends = _spans(ranges)
         if not sizes.knows(begins, ends):
             sizes.follow(begins, ends)
             self._outages.insist(lambda: _await_known(sizes, ends))
@@ -288,20 +292,14 @@ class StreamPlan:
         """The bytes of each partition of a batch; empty unless all are known."""
         if self._sizes is None:
             return {}
-        begins: dict[TopicPartition, int] = {}
-        ends: dict[TopicPartition, int] = {}
-        for each in ranges:
-            partition = TopicPartition(each.topic, each.partition)
-            begins[partition] = min(each.start, begins.get(partition, each.start))
-            ends[partition] = max(each.end, ends.get(partition, each.end))
+        begins, ends = _spans(ranges)
         if not self._sizes.knows(begins, ends):
             return {}
         pieces = self._sizes.pieces(ends)
         return {each: sum(piece.size for piece in pieces[each]) for each in ends}
 
-    def _find_leaders(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        leaders = self._outages.insist(lambda: self._topics.known().leaders)
-        return look_up_leaders(partitions, leaders)
+    def _find_leaders(self) -> Mapping[str, Sequence[int]]:
+        return self._outages.insist(lambda: self._topics.known().leaders)
 
     # -- lag
 
@@ -312,10 +310,13 @@ class StreamPlan:
             BrokerError: the cluster refused the first commit with an error that is not temporary.
         """
         group = self._options.commit_group
-        if not group or offsets == self._committed or self._clock() < self._commit_after:
+        if not group or offsets == self._processed or self._clock() < self._commit_after:
             return
         try:
-            self._topics.commit(group, offsets)
+            self._check_group(group)
+            known = self._topics.known().partitions
+            shown = {p: offsets[p] for p in known if p in offsets}
+            self._topics.commit(group, shown)
         except KafkaError as error:
             if self._committed is None and not may_pass(error):
                 raise
@@ -323,12 +324,27 @@ class StreamPlan:
             logger.warning("option commitGroup: %s", error)
             self._commit_after = self._clock() + _COMMIT_RETRY_SECONDS
         else:
-            self._committed = offsets
+            self._committed, self._processed = shown, offsets
 
-    def _note(self, state: ClusterState, ends: Mapping[TopicPartition, int] | None) -> None:
-        end = state.begins if ends is None else ends
-        lag = measure_lag(state.begins, end, state.latest, self._sizes, time.time())
-        self._report = StreamOffset(state.latest).to_json() | {STATE: lag.to_json()}
+    def _check_group(self, group: str) -> None:
+        """Warn once if the group's offsets are not those that this stream has committed."""
+        if self._committed is None or self._is_group_shared:
+            return
+        found = self._topics.committed(group)
+        for partition, at in self._committed.items():
+            if found.get(partition, at) != at:
+                self._is_group_shared = True
+                logger.warning(
+                    "option commitGroup=%s: another query or consumer commits to this group, too"
+                    " (%s: %d, this stream had committed %d): what tools show as lag is that of"
+                    " the one that committed last; give each query a group of its own",
+                    *(group, partition, found[partition], at),
+                )
+                return
+
+    def _note(self, state: ClusterState, ends: Mapping[TopicPartition, int]) -> None:
+        lag = measure_lag(state.begins, ends, state.latest, self._sizes, time.time())
+        self._report = StreamOffset(state.latest).to_json() | {STATE: lag}
 
 
 def open_plan(options: StreamOptions) -> StreamPlan:
@@ -341,9 +357,10 @@ def open_plan(options: StreamOptions) -> StreamPlan:
     part = options.max_bytes_per_partition
     sizes = None
     if limit or part:
+        source = Probe if options.size_source == "probe" else Scan
         grains = [limit // _GRAINS] * bool(limit) + [part // _GRAINS_OF_PART] * bool(part)
         sizes = Sizes(
-            lambda: make_source(options.size_source, options.client),
+            lambda: source(options.client),
             limit or _GRAINS_OF_PART * part,
             max(min(grains), 1),
         )
@@ -355,9 +372,14 @@ def _await_known(sizes: Sizes, ends: Mapping[TopicPartition, int]) -> None:
         pass
 
 
-def _topics_of(offsets: Mapping[TopicPartition, int]) -> list[str]:
-    return sorted({each.topic for each in offsets})
-
-
-def _largest_first(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-    return sorted(ranges, key=lambda each: -each.size)
+def _spans(
+    ranges: Sequence[OffsetRange],
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """By partition, where its first range begins and its last one ends."""
+    begins: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+    for offset_range in ranges:
+        partition = TopicPartition(offset_range.topic, offset_range.partition)
+        begins[partition] = min(offset_range.start, begins.get(partition, offset_range.start))
+        ends[partition] = max(offset_range.end, ends.get(partition, offset_range.end))
+    return begins, ends

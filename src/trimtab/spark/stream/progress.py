@@ -21,7 +21,6 @@ from trimtab.spark.stream.offsets import STATE
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
-        QueryIdleEvent,
         QueryProgressEvent,
         QueryStartedEvent,
         QueryTerminatedEvent,
@@ -111,12 +110,9 @@ class ProgressListener(StreamingQueryListener):
         for each in read_progress(event.progress):
             self._show(each)
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        pass
-
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         if self._line is not None:
-            self._line.end()
+            self._line.end_line()
 
 
 class ProgressLine:
@@ -138,7 +134,7 @@ class ProgressLine:
             self._file.write(f"{progress}\n")
         self._file.flush()
 
-    def end(self) -> None:
+    def end_line(self) -> None:
         """End the line, so that further output begins on a new one."""
         if self._is_open:
             self._file.write("\n")

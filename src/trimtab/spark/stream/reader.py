@@ -21,6 +21,8 @@ from pyspark.sql.streaming.datasource import (
 
 from trimtab.spark.options.source import StreamOptions, warn_of_unused
 from trimtab.spark.read.batch import Columns, read_partition
+from trimtab.spark.read.packing import add_ids
+from trimtab.spark.stream.offsets import read_id, read_offset
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +67,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner().freeze()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [InputPartition(task) for task in self._planner().tasks(start, end)]
+        ids = {topic: read_id(each) for topic, each in read_offset(end).ids.items()}
+        tasks = self._planner().tasks(start, end)
+        return [InputPartition(task) for task in add_ids(tasks, ids)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, self._columns, partition)

@@ -1,15 +1,14 @@
 """The sizes in bytes of what a stream reads next, looked up by a thread of the driver.
 
-    Scan, Listing or Probe ─▶ Sizes (a thread) ─▶ KnownSizes ─▶ admission
+    Scan or Probe ─▶ Sizes (a thread) ─▶ KnownSizes ─▶ admission
 
 While Spark runs a batch, the thread looks up the sizes for the next ones. Its memory is bounded,
 because small record batches that follow one another are stored as one piece.
 
-| source | exact | cost | works on |
-|---|---|---|---|
-| `Listing` (`broker`) | per record batch | a request to each leader, no data | trimtab's brokers |
-| `Scan` (`scan`) | per record batch | the driver reads every byte, too | every cluster |
-| `Probe` (`probe`) | no, but gives the error | reads a few record batches | every cluster |
+| source | exact | cost |
+|---|---|---|
+| `Scan` (`scan`) | per record batch | the driver reads every byte, too |
+| `Probe` (`probe`) | no, but gives the error | reads a few record batches |
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from trimtab.errors import KafkaError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import KafkaError
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.stream.admission import Piece
 from trimtab.spark.stream.known_sizes import KnownSizes
-from trimtab.spark.stream.size_sources.contract import POLL_MS, SizeRequest, Source
+from trimtab.spark.stream.size_sources.contract import POLL_MS, SizeRequest, SizeSource
 
 _RETRY_SECONDS: Final = 0.2
 
@@ -36,13 +35,13 @@ class Sizes:
         grain: neighbouring record batches of together at most this many bytes are one piece.
     """
 
-    def __init__(self, make_source: Callable[[], Source], limit: int, grain: int) -> None:
+    def __init__(self, make_source: Callable[[], SizeSource], limit: int, grain: int) -> None:
         self._make_source = make_source
         self._changed = threading.Condition()
         self._horizon = KnownSizes(limit, grain)
         self._error: Exception | None = None
         self._has_ended = False
-        self._source: Source | None = None
+        self._source: SizeSource | None = None
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="trimtab-sizes", daemon=True)
         self._thread.start()
@@ -104,17 +103,6 @@ class Sizes:
                 p in known and known[p].start <= begins[p] and known[p].known_to >= end
                 for p, end in ends.items()
             )
-
-    def rest(self) -> int | None:
-        """Bytes after the known ones, of all partitions; None if a partition's are unknown."""
-        with self._changed:
-            total = 0
-            for ahead in self._horizon.partitions.values():
-                if ahead.known_to < ahead.end:
-                    if ahead.rest is None:
-                        return None
-                    total += ahead.rest
-            return total
 
     @property
     def known(self) -> int:

@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from trimtab.blocking.admin import Admin
+from trimtab.client.blocking.admin import Admin
 from trimtab.client.options import ADMIN
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import BrokerError, ErrorCode
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import BrokerError, ErrorCode
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.options.source import SourceOptions
 from trimtab.spark.stream.offsets import show_id
 
@@ -93,6 +93,15 @@ class StreamTopics:
             KafkaError: the cluster does not support groups, or refuses the offsets.
         """
         self._admin.alter_group_offsets(group, {each: offset for each, offset in offsets.items()})
+
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        """The offsets of a consumer group.
+
+        Raises:
+            KafkaError: as `commit`.
+        """
+        found = self._admin.list_group_offsets(group)
+        return {each: committed.offset for each, committed in found.items()}
 
     def close(self) -> None:
         self._admin.close()

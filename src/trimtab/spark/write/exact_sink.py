@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 from trimtab.spark.options.sink import SinkOptions
-from trimtab.spark.resident import Residents
 from trimtab.spark.write import exactly_once as protocol
-from trimtab.spark.write.exactly_once import BatchAttempt, Identity, Plan, Receipt, Remedy, TaskRun
+from trimtab.spark.write.exactly_once import (
+    BatchAttempt,
+    Plan,
+    Receipt,
+    Remedy,
+    TaskIdentity,
+    TaskRun,
+)
 from trimtab.spark.write.sink import Counts, Guarantee, TaskRows
-from trimtab.system.clock import wall_clock
+from trimtab.threads.clock import wall_clock
 
 if TYPE_CHECKING:
-    from trimtab.blocking.producer import Producer
+    from trimtab.client.blocking.producer import Producer
     from trimtab.client.sender.prepared import PreparedTransaction
     from trimtab.spark.write.ledger import KafkaLedger
 
@@ -29,7 +35,6 @@ TIMEOUT_MS = 900_000
 """The default `transaction.timeout.ms`: the longest that brokers allow by default. A query that is
 started again within that time after a crash loses nothing."""
 
-_CLOSE_SECONDS = 5.0
 _TIMEOUT = "transaction.timeout.ms"
 _TWO_PHASE = "transaction.two.phase.commit.enable"
 _BATCH = ""
@@ -97,7 +102,7 @@ class ExactlyOnce(Guarantee):
         return Prepared(protocol.receipt(attempted, run, prepared), counts)
 
     def _send(
-        self, identity: Identity, run: TaskRun, rows: TaskRows
+        self, identity: TaskIdentity, run: TaskRun, rows: TaskRows
     ) -> tuple[PreparedTransaction, Counts]:
         """Send the rows in one transaction, and prepare it."""
         from trimtab.spark.write.ledger import claim
@@ -141,19 +146,10 @@ class ExactlyOnce(Guarantee):
             context.taskAttemptId(),
         )
 
-    @contextmanager
-    def _producer(self, transactional_id: str) -> Iterator[Producer]:
-        """A producer with this transactional id, and no producer id yet. After a task has prepared
-        its transaction, the next task uses the same producer, with any transactional id."""
-        from trimtab.blocking.producer import Producer
+    def _producer(self, transactional_id: str) -> AbstractContextManager[Producer]:
+        from trimtab.spark.write.ledger import borrow_producer
 
-        client = {**self._options.client_here(), **self._client}
-        with _producers.borrow(
-            frozenset(client.items()),
-            lambda: Producer({**client, "transactional.id": transactional_id}),
-        ) as producer:
-            producer.change_transactional_id(transactional_id)
-            yield producer
+        return borrow_producer({**self._options.client_here(), **self._client}, transactional_id)
 
     def _ledger(self) -> KafkaLedger:
         from trimtab.spark.write.ledger import KafkaLedger
@@ -172,15 +168,6 @@ def _send_prepared(rows: TaskRows, producer: Producer) -> tuple[PreparedTransact
     prepared = producer.prepare_transaction()
     protocol.reached("task has prepared")
     return prepared, counts
-
-
-def _close(producer: Producer) -> None:
-    """Close an idle producer, or one that failed: that aborts its transaction, so that readers do
-    not wait behind it."""
-    producer.close(_CLOSE_SECONDS)
-
-
-_producers: Residents[Producer] = Residents(_close)
 
 
 def _receipts(messages: Sequence[WriterCommitMessage | None]) -> list[Receipt]:

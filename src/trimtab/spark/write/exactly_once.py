@@ -44,7 +44,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
-from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, UsageError
+from trimtab.kafka.errors import BrokerError, ErrorCode, KafkaError, Unavailable, UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Status(Enum):
     """Its transactions are committed, and no producer uses their ids."""
 
 
-class Decision(NamedTuple):
+class CommitDecision(NamedTuple):
     """The record that a batch counts as written.
 
     Attributes:
@@ -98,7 +98,7 @@ class Decision(NamedTuple):
         )
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Decision:
+    def from_json(cls, text: str | bytes) -> CommitDecision:
         """Raises UsageError if the text is not a decision of version 1."""
         try:
             read = json.loads(text)
@@ -204,7 +204,7 @@ class Decider(Protocol):
     @property
     def identity(self) -> ProducerIdentity: ...
 
-    def write(self, decision: Decision) -> None:
+    def write(self, decision: CommitDecision) -> None:
         """Add the decision to the epoch's open transaction, or begin one, and commit it."""
 
 
@@ -218,7 +218,7 @@ class Ledger(Protocol):
             after: fails unless this is the driver's current identity.
         """
 
-    def last_decision(self) -> Decision | None:
+    def last_decision(self) -> CommitDecision | None:
         """The latest decision. Call it after `take_over`, so that no driver is writing one."""
 
     def complete(
@@ -279,7 +279,9 @@ def begin(ledger: Ledger, plan: Plan, now: float) -> BatchAttempt:
     )
 
 
-def _recover(ledger: Ledger, plan: Plan, decision: Decision, driver: ProducerIdentity) -> Decision:
+def _recover(
+    ledger: Ledger, plan: Plan, decision: CommitDecision, driver: ProducerIdentity
+) -> CommitDecision:
     outcomes = ledger.complete(decision.transactions, True)
     lost = [error for error in outcomes if error is not None]
     batch = decision.batch_id
@@ -333,7 +335,7 @@ def _abort_orphans(
     reached("aborted orphans")
 
 
-def _free_ids(decision: Decision | None, driver: ProducerIdentity) -> tuple[str, ...]:
+def _free_ids(decision: CommitDecision | None, driver: ProducerIdentity) -> tuple[str, ...]:
     """The ids of the last decision, if no later attempt can have used them."""
     if decision is None or decision.status is not Status.DONE:
         return ()
@@ -342,7 +344,7 @@ def _free_ids(decision: Decision | None, driver: ProducerIdentity) -> tuple[str,
     return _handed_on(decision)
 
 
-def _handed_on(decision: Decision) -> tuple[str, ...]:
+def _handed_on(decision: CommitDecision) -> tuple[str, ...]:
     """The ids for the next attempt, once the decision is carried out."""
     return (*(each.transactional_id for each in decision.transactions), *decision.spare)
 
@@ -350,7 +352,7 @@ def _handed_on(decision: Decision) -> tuple[str, ...]:
 # a task
 
 
-class Identity(NamedTuple):
+class TaskIdentity(NamedTuple):
     """The transactional id of a task's run.
 
     Attributes:
@@ -362,7 +364,7 @@ class Identity(NamedTuple):
     claims: ProducerIdentity | None = None
 
 
-def assign(attempted: BatchAttempt, run: TaskRun) -> Identity | None:
+def assign(attempted: BatchAttempt, run: TaskRun) -> TaskIdentity | None:
     """The identity for a run; None if its batch is already written.
 
     Raises:
@@ -383,12 +385,12 @@ def assign(attempted: BatchAttempt, run: TaskRun) -> Identity | None:
     _, producer_id, epoch = attempted.driver
     own = f"{plan.prefix}{producer_id}.{epoch}/{run.task_attempt_id}"
     if run.attempt > 0:
-        return Identity(own)
+        return TaskIdentity(own)
     if run.slot == 0:
-        return Identity(own, claims=attempted.driver)
+        return TaskIdentity(own, claims=attempted.driver)
     if run.slot <= len(attempted.ids):
-        return Identity(attempted.ids[run.slot - 1])
-    return Identity(own)
+        return TaskIdentity(attempted.ids[run.slot - 1])
+    return TaskIdentity(own)
 
 
 def receipt(
@@ -435,7 +437,7 @@ def commit(ledger: Ledger, receipts: Sequence[Receipt], now: float) -> None:
     ids = next((each.attempted.ids for each in receipts if each.run.slot == 0), ())
     # Every task but the first could use one.
     spare = ids[len(receipts) - 1 :]
-    decision = Decision(run.query_id, run.batch_id, driver, others, Status.DECIDED, spare)
+    decision = CommitDecision(run.query_id, run.batch_id, driver, others, Status.DECIDED, spare)
     if not others:
         decision = decision._replace(status=Status.DONE)
     reached("decides")
@@ -451,7 +453,7 @@ def commit(ledger: Ledger, receipts: Sequence[Receipt], now: float) -> None:
         )
 
 
-def _carry_out(ledger: Ledger, plan: Plan, decision: Decision, name: str) -> None:
+def _carry_out(ledger: Ledger, plan: Plan, decision: CommitDecision, name: str) -> None:
     others = decision.transactions
     with ledger.deciding(decision.driver) as decider:
         decider.write(decision)

@@ -16,15 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
-from trimtab.blocking.admin import Admin
-from trimtab.blocking.consumer import Consumer
-from trimtab.blocking.producer import Producer
+from trimtab.client.blocking.admin import Admin
+from trimtab.client.blocking.consumer import Consumer
+from trimtab.client.blocking.producer import Producer
 from trimtab.client.options import ADMIN, CONSUMER
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
-from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import BrokerError, ErrorCode, Unavailable, UsageError
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.resident import Residents
-from trimtab.spark.write.exactly_once import Decision, Plan
+from trimtab.spark.write.exactly_once import CommitDecision, Plan
 
 _DECISIONS: Final = 0
 _CLAIMS: Final = 1
@@ -46,9 +46,10 @@ _GONE: Final = frozenset(
     }
 )
 _CLOSE_SECONDS: Final = 5.0
-"""Time to close a producer; one that failed aborts its open transaction."""
+"""Time to close a producer; one that failed aborts its open transaction, so that readers do not
+wait behind it."""
 
-_drivers: Residents[Producer] = Residents(lambda producer: producer.close(_CLOSE_SECONDS))
+_producers: Residents[Producer] = Residents(lambda producer: producer.close(_CLOSE_SECONDS))
 _admins: Residents[Admin] = Residents(Admin.close)
 _consumers: Residents[Consumer] = Residents(Consumer.close)
 
@@ -77,7 +78,7 @@ class KafkaLedger:
                         raise
             return producer.init_transactions(after)
 
-    def last_decision(self) -> Decision | None:
+    def last_decision(self) -> CommitDecision | None:
         partition = TopicPartition(self._topic, _DECISIONS)
         with self._admin() as admin:
             if self._create_topic(admin):
@@ -94,7 +95,7 @@ class KafkaLedger:
                     if key == _KEY and value is not None
                 ]
                 if found:
-                    return Decision.from_json(found[-1])
+                    return CommitDecision.from_json(found[-1])
                 if start == first:
                     return None
                 window *= 2
@@ -124,14 +125,15 @@ class KafkaLedger:
         with self._admin() as admin:
             known = admin.describe_transactions(each.transactional_id for each in prepared)
         found = []
-        for each in prepared:
-            described = known.get(each.transactional_id)
+        for transaction in prepared:
+            described = known.get(transaction.transactional_id)
             if (
                 described is None
                 or described.state != "Ongoing"
-                or (described.producer_id, described.epoch) != (each.producer_id, each.epoch)
+                or (described.producer_id, described.epoch)
+                != (transaction.producer_id, transaction.epoch)
             ):
-                found.append(each)
+                found.append(transaction)
         return found
 
     def open_ids(self) -> Sequence[str]:
@@ -149,23 +151,17 @@ class KafkaLedger:
             producer.resume_transactions(identity)
             yield _Decider(producer, self._topic, identity)
 
-    @contextmanager
-    def _driver(self) -> Iterator[Producer]:
-        """A producer with the driver's transactional id, and no producer id yet."""
+    def _driver(self) -> AbstractContextManager[Producer]:
         options = {
             **self._client,
-            "transactional.id": self._plan.driver_id,
             "compression.type": "gzip",
             "max.request.size": str(_LARGEST),
             "linger.ms": "0",
         }
-        with _drivers.borrow(frozenset(options.items()), lambda: Producer(options)) as producer:
-            producer.change_transactional_id(self._plan.driver_id)
-            yield producer
+        return borrow_producer(options, self._plan.driver_id)
 
     def _admin(self) -> AbstractContextManager[Admin]:
-        options = _known(self._client, ADMIN)
-        return _admins.borrow(frozenset(options.items()), lambda: Admin(options))
+        return _admins.borrow(_known(self._client, ADMIN), Admin)
 
     def _create_topic(self, admin: Admin) -> bool:
         """Create the topic of decisions; False if it exists."""
@@ -182,8 +178,25 @@ class KafkaLedger:
                     " one with 2 partitions and cleanup.policy=compact"
                 )
             return False
-        admin.create_topic(self._topic, partitions=2, config={"cleanup.policy": "compact"})
+        try:
+            admin.create_topic(self._topic, partitions=2, config={"cleanup.policy": "compact"})
+        except BrokerError as refusal:
+            # A broker that has just started does not know every topic yet.
+            if refusal.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+            return False
         return True
+
+
+@contextmanager
+def borrow_producer(client: Mapping[str, str], transactional_id: str) -> Iterator[Producer]:
+    """A producer with this transactional id, and no producer id yet. After a task has prepared its
+    transaction, the next task uses the same producer, with any transactional id."""
+    with _producers.borrow(
+        client, lambda client: Producer({**client, "transactional.id": transactional_id})
+    ) as producer:
+        producer.change_transactional_id(transactional_id)
+        yield producer
 
 
 class _Decider:
@@ -192,7 +205,7 @@ class _Decider:
         self._topic = topic
         self.identity = identity
 
-    def write(self, decision: Decision) -> None:
+    def write(self, decision: CommitDecision) -> None:
         self._producer.begin_transaction(two_phase=True)
         text = decision.to_json().encode()
         self._producer.send(self._topic, text, key=_KEY, partition=_DECISIONS)
@@ -227,7 +240,7 @@ def _consumer(client: Mapping[str, str], isolation: str) -> AbstractContextManag
         "isolation.level": isolation,
         "auto.offset.reset": "earliest",
     }
-    return _consumers.borrow(frozenset(options.items()), lambda: Consumer(options))
+    return _consumers.borrow(options, Consumer)
 
 
 def _read(

@@ -1,4 +1,4 @@
-"""`df.write.format("trimtab")` and `df.writeStream.format("trimtab")`: DataFrames into topics.
+"""`df.write.format("trimtab")`: DataFrames into topics; `stream_sink` has the same for streams.
 
     df.selectExpr("to_json(struct(*)) AS value").write.format("trimtab").mode("append")
         .option("kafka.bootstrap.servers", "127.0.0.1:9092").option("topic", "flights").save()
@@ -20,16 +20,12 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import KafkaError, UsageError
 from trimtab.spark.options.sink import SinkOptions, check_columns, read_sink_options
 from trimtab.spark.resident import Residents
 
@@ -37,10 +33,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from trimtab.blocking.producer import Producer
     from trimtab.client.accumulator.table import TableDelivery
+    from trimtab.client.blocking.producer import OpenTable, Producer
 
 logger = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS: Final = 2.0
+"""How long a task waits for a partition that its topic lacks: it may have been added just now, but
+Spark repeats the task."""
 
 
 class Written(NamedTuple):
@@ -114,6 +114,7 @@ class TaskRows:
         self._batches: Iterator[pa.RecordBatch] = (each for each in batches if each.num_rows > 0)
         self._topic = topic
         self._roles: dict[str, Any] = {name: name for name in columns if name != "topic"}
+        self._tables: dict[str, OpenTable] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -136,22 +137,27 @@ class TaskRows:
             TableError: rows were not delivered; names the partition and the reason.
             UsageError, BrokerError, Unavailable: as `Producer.send_table`.
         """
-        from trimtab.blocking.producer import OpenTable
+        from trimtab.client.blocking.producer import OpenTable
 
-        tables: dict[str, OpenTable] = {}
+        tables = self._tables
         for batch in self._batches:
             for topic, rows in self._divide(batch):
                 try:
                     if topic not in tables:
-                        tables[topic] = OpenTable(producer, topic, self._roles)
+                        tables[topic] = OpenTable(producer, topic, self._roles, _PATIENCE_SECONDS)
                     tables[topic].send(rows)
                 except UsageError as error:
                     error.add_note("in Spark, the producer's option NAME is called kafka.NAME")
                     raise
                 tables[topic].raise_failed()
-        deliveries = [table.end() for table in tables.values()]
+        deliveries = [table.end_table() for table in tables.values()]
         producer.flush()
         return {each.topic: _count(each) for each in deliveries}
+
+    @property
+    def stored(self) -> int:
+        """How many rows are acknowledged so far."""
+        return sum(each.stored for each in self._tables.values())
 
     def _divide(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Each topic with its rows, which keep their order."""
@@ -197,72 +203,73 @@ class AtLeastOnce(Guarantee):
     def write(self, rows: TaskRows) -> Acknowledged:
         if rows.is_empty:
             return Acknowledged({})
-        from trimtab.blocking.producer import Producer
+        from trimtab.client.blocking.producer import Producer
 
         client = self._options.client_here()
-        with _producers.borrow(frozenset(client.items()), lambda: Producer(client)) as producer:
-            return Acknowledged(rows.send_to(producer))
+        with _producers.borrow(client, Producer) as producer:
+            try:
+                return Acknowledged(rows.send_to(producer))
+            except KafkaError as error:
+                if stored := rows.stored:
+                    error.add_note(
+                        f"{stored} rows of this task are stored: if Spark repeats it, they are"
+                        " written again (delivery=at_least_once)"
+                    )
+                raise
 
     def commit(self, messages: Sequence[WriterCommitMessage], batch_id: int | None) -> None:
-        if not logger.isEnabledFor(logging.INFO):
-            return
-        written = [
-            each
-            for message in messages
-            if isinstance(message, Acknowledged)
-            for partitions in message.counts.values()
-            for each in partitions.values()
-        ]
-        logger.info(
-            "%s%d records of %d bytes were written by %d tasks",
-            "" if batch_id is None else f"batch {batch_id}: ",
-            sum(each.records for each in written),
-            sum(each.bytes for each in written),
-            len(messages),
-        )
+        if logger.isEnabledFor(logging.INFO):
+            written = _add_up(messages)
+            logger.info(
+                "%s%d records of %d bytes were written by %d tasks",
+                "" if batch_id is None else f"batch {batch_id}: ",
+                *written,
+                len(messages),
+            )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
-        logger.warning(
-            "%sthe write has failed; rows that its tasks have sent stay in the topics, and a repeat"
-            " of the write duplicates them (delivery=at_least_once)",
-            "" if batch_id is None else f"batch {batch_id}: ",
-        )
+        written = _add_up(messages)
+        if written.records:  # a failed task's error says what that task has stored
+            logger.warning(
+                "%sthe write has failed; the %d records of tasks that succeeded stay in the topics,"
+                " and a repeat of the write duplicates them (delivery=at_least_once)",
+                "" if batch_id is None else f"batch {batch_id}: ",
+                written.records,
+            )
 
 
-class TopicWriter(DataSourceArrowWriter):
-    """Writes a DataFrame; tasks have copies of it."""
+class TaskWriter:
+    """What both writers do in a task, which has a copy of them.
 
-    def __init__(self, guarantee: Guarantee, topic: str, columns: Sequence[str]) -> None:
-        self._guarantee = guarantee
-        self._topic = topic
-        self._columns = columns
+    Raises:
+        UsageError: invalid options or columns.
+    """
+
+    is_stream = False
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        checked = read_sink_options(options)
+        self._guarantee: Guarantee = AtLeastOnce(checked)
+        if checked.delivery == "exactly_once":
+            from trimtab.spark.write.exact_sink import ExactlyOnce
+
+            self._guarantee = ExactlyOnce(checked, self.is_stream)
+        self._topic = checked.topic
+        types = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        self._columns = check_columns(types, checked.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._guarantee.write(TaskRows(iterator, self._topic, self._columns))
+
+
+class TopicWriter(TaskWriter, DataSourceArrowWriter):
+    """Writes a DataFrame."""
 
     def commit(self, messages: Sequence[Any]) -> None:
         self._guarantee.commit(messages, None)
 
     def abort(self, messages: Sequence[Any]) -> None:
         self._guarantee.abort(messages, None)
-
-
-class TopicStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the micro-batches of a stream; tasks have copies of it."""
-
-    def __init__(self, guarantee: Guarantee, topic: str, columns: Sequence[str]) -> None:
-        self._guarantee = guarantee
-        self._topic = topic
-        self._columns = columns
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._guarantee.write(TaskRows(iterator, self._topic, self._columns))
-
-    def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803
-        self._guarantee.commit(messages, batchId)
-
-    def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803
-        self._guarantee.abort(messages, batchId)
 
 
 def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TopicWriter:
@@ -276,38 +283,7 @@ def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
             "mode('overwrite') is not supported, because a write adds records to a topic and"
             " replaces none: use mode('append'), with a new topic to leave out the old records"
         )
-    checked = read_sink_options(options)
-    return TopicWriter(
-        _guarantee(checked, is_stream=False), checked.topic, _columns(schema, checked)
-    )
-
-
-def make_stream_writer(options: Mapping[str, str], schema: StructType) -> TopicStreamWriter:
-    """The writer of `df.writeStream`. In the output mode `complete` each micro-batch appends the
-    whole result.
-
-    Raises:
-        UsageError: invalid options or columns.
-    """
-    checked = read_sink_options(options)
-    return TopicStreamWriter(
-        _guarantee(checked, is_stream=True), checked.topic, _columns(schema, checked)
-    )
-
-
-def _guarantee(options: SinkOptions, is_stream: bool) -> Guarantee:
-    """The guarantee that the option `delivery` selects."""
-    if options.delivery == "exactly_once":
-        from trimtab.spark.write.exact_sink import ExactlyOnce
-
-        return ExactlyOnce(options, is_stream)
-    return AtLeastOnce(options)
-
-
-def _columns(schema: StructType, options: SinkOptions) -> tuple[str, ...]:
-    return check_columns(
-        [(field.name, field.dataType.simpleString()) for field in schema.fields], options.topic
-    )
+    return TopicWriter(options, schema)
 
 
 def _ends(indices: pa.Array, count: int) -> list[int]:
@@ -320,17 +296,25 @@ def _ends(indices: pa.Array, count: int) -> list[int]:
     rows = dict(
         zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True)
     )
-    ends, end = [], 0
-    for index in range(count):
-        end += rows[index]
-        ends.append(end)
-    return ends
+    return list(accumulate(rows[index] for index in range(count)))
 
 
 def _count(delivery: TableDelivery) -> dict[int, Written]:
     """The rows that each partition stored; raises the error of rows that were not delivered."""
     partitions = delivery.result().partitions
     return {number: Written(taken.records, taken.bytes) for number, taken in partitions.items()}
+
+
+def _add_up(messages: Sequence[WriterCommitMessage | None]) -> Written:
+    """What all tasks have written that sent a message."""
+    written = [
+        each
+        for message in messages
+        if isinstance(message, Acknowledged)
+        for partitions in message.counts.values()
+        for each in partitions.values()
+    ]
+    return Written(sum(each.records for each in written), sum(each.bytes for each in written))
 
 
 def _close(producer: Producer) -> None:

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import pytest
 
 from trimtab.cli import main
-from trimtab.runtime.files import DirectoryStorage
-from trimtab.storage.log import Log
-from trimtab.storage.log_config import LogConfig
-from trimtab.wire.batch_cy import BatchBuilder, read_headers
-from trimtab.wire.compression import Compression
-from trimtab.wire.end_markers import EndMarker, build_marker
+from trimtab.cluster.disk.files import DirectoryStorage
+from trimtab.cluster.storage.log import Log
+from trimtab.cluster.storage.log_config import LogConfig
+from trimtab.kafka.wire.batch_cy import BatchBuilder, read_headers
+from trimtab.kafka.wire.compression import Compression
+from trimtab.kafka.wire.end_markers import EndMarker, build_marker
 
 FIRST = "00000000000000000000"
 
@@ -44,7 +44,7 @@ def directory(tmp_path: Path) -> Path:
     aborted transaction."""
     storage = DirectoryStorage(tmp_path)
     config = LogConfig(segment_bytes=40_000, index_interval_bytes=2000)
-    log = Log.open(storage, "flights-0", config, lambda: 0)
+    log = Log(storage, "flights-0", config, lambda: 0)
 
     def append(data: bytearray) -> None:
         view = memoryview(data)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.dump_log.conftest import FIRST, Dump, flip
-from trimtab.metadata.batches import SnapshotId, write_snapshot
-from trimtab.wire.batch_cy import BatchBuilder, restamp
-from trimtab.wire.messages.metadata_records import NoOpRecord, TopicRecord
+from trimtab.cluster.metadata.batches import SnapshotId, write_snapshot
+from trimtab.kafka.wire.batch_cy import BatchBuilder, restamp
+from trimtab.kafka.wire.messages.metadata_records import NoOpRecord, TopicRecord
 
 
 def last_segment(directory: Path) -> Path:
@@ -214,7 +214,7 @@ def test_a_gap_is_told_but_is_no_damage(dump: Dump, segment: Path) -> None:
 
 
 def test_malformed_records_under_a_right_crc_are_named(dump: Dump, tmp_path: Path) -> None:
-    from trimtab.wire.batch_header import stamp_crc
+    from trimtab.kafka.wire.batch_header import stamp_crc
 
     builder = BatchBuilder(1000)
     builder.append(1, b"k", b"v", [])

@@ -9,16 +9,18 @@ from trimtab.cli.dump_log.decoders import (
     decode_text,
     decode_transaction_state,
     escape,
+    show_message,
 )
-from trimtab.errors import CorruptData
-from trimtab.records import Record, TimestampType
-from trimtab.wire.messages.consumer_protocol import (
+from trimtab.kafka.errors import CorruptData
+from trimtab.kafka.records import Record, TimestampType
+from trimtab.kafka.wire.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
     encode_embedded,
 )
-from trimtab.wire.messages.group_records import (
+from trimtab.kafka.wire.messages.control_records import KRaftVersionRecord
+from trimtab.kafka.wire.messages.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
@@ -27,8 +29,12 @@ from trimtab.wire.messages.group_records import (
     encode_key,
     encode_value,
 )
-from trimtab.wire.messages.metadata_records import FeatureLevelRecord, encode_record
-from trimtab.wire.messages.transaction_records import TransactionLogValue, encode_transaction
+from trimtab.kafka.wire.messages.metadata_records import (
+    FeatureLevelRecord,
+    PartitionRecord,
+    encode_record,
+)
+from trimtab.kafka.wire.messages.transaction_records import TransactionLogValue, encode_transaction
 
 
 def record(key: bytes | None, value: bytes | None) -> Record:
@@ -123,3 +129,37 @@ def test_a_type_of_a_newer_cluster_is_named(decode: object) -> None:
 def test_a_record_of_another_topic_is_damage(name: str, key: bytes | None) -> None:
     with pytest.raises(CorruptData):
         DECODERS[name](record(key, None))
+
+
+def test_names_are_kafkas() -> None:
+    assert show_message(KRaftVersionRecord(k_raft_version=1), 0) == {
+        "version": 0,
+        "kRaftVersion": 1,
+    }
+
+
+def test_fields_of_other_versions_and_tagged_defaults_are_left_out() -> None:
+    value = OffsetCommitValue(offset=1, metadata="m", commit_timestamp=2)
+    assert list(show_message(value, 0)) == ["offset", "metadata", "commitTimestamp"]
+    assert list(show_message(value, 3)) == ["offset", "leaderEpoch", "metadata", "commitTimestamp"]
+    assert "topicId" not in show_message(value, 4)
+    value = OffsetCommitValue(offset=1, metadata="m", commit_timestamp=2, topic_id=bytes(15) + b"1")
+    assert show_message(value, 4)["topicId"] == "AAAAAAAAAAAAAAAAAAAAMQ"
+
+
+def test_arrays_and_ids() -> None:
+    shown = show_message(
+        PartitionRecord(
+            partition_id=0,
+            topic_id=bytes(16),
+            replicas=[1, 2],
+            isr=[1],
+            removing_replicas=[],
+            adding_replicas=[],
+            leader=1,
+            leader_epoch=0,
+            partition_epoch=0,
+        ),
+        0,
+    )
+    assert (shown["topicId"], shown["replicas"], shown["isr"]) == ("A" * 22, [1, 2], [1])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.dump_log.conftest import FIRST, Dump, flip
-from trimtab.wire.batch_cy import BatchBuilder
+from trimtab.kafka.wire.batch_cy import BatchBuilder
 
 
 @pytest.fixture

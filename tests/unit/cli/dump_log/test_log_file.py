@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.cli.dump_log.log_file import LogFile
-from trimtab.errors import CorruptData
+from trimtab.kafka.errors import CorruptData
 
 
 def test_a_file_is_read_anywhere(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
 import pytest
 
 from trimtab.cli import main
@@ -70,3 +73,33 @@ def test_the_timeout_is_that_of_the_call(capsys: pytest.CaptureFixture[str]) -> 
     words = ("groups", "--list", "--timeout", "50", "--bootstrap-server", "127.0.0.1:1")
     assert main(words) == 1
     assert "within 0.05 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("regex", "reason"),
+    [
+        ("load-[0-9]+|flights", None),
+        ("", None),
+        ("a[", "missing ]: ["),
+        ("fo(?=o)", "invalid perl operator: (?="),
+    ],
+)
+def test_an_expression_is_checked(
+    regex: str, reason: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("groups", f"--validate-regex={regex}")
+    assert main(words) == 0
+    verdict = "valid" if reason is None else f"invalid: {reason}"
+    assert capsys.readouterr().out == f"The regular expression `{regex}` is {verdict}.\n"
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == (
+        {"regex": regex, "valid": reason is None, "reason": reason}
+    )
+
+
+def test_it_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    assert main(("groups", "--validate-regex=a")) == 1
+    assert "pip install 'trimtab[regex]'" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from trimtab.cli.groups.description import (
 from trimtab.client.admin import GroupDescription, GroupMember
 from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.client.network.connection import Node
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 T0, T1, T2, U0 = (TopicPartition(*each) for each in (("t", 0), ("t", 1), ("t", 2), ("u", 0)))
 
@@ -105,13 +105,14 @@ def test_members_with_most_partitions_come_first_then_partitions_without_a_membe
         T1: OffsetAndMetadata(2),
     }
     rows = list_rows(GROUP, committed, {T0: 5, T1: 5, T2: 2})
-    assert [(row.topic, row.partition, row.member_id) for row in rows] == [
+    assert [(row["topic"], row["partition"], row["memberId"]) for row in rows] == [
         ("t", 0, "m2"),
         ("u", 0, "m2"),
         ("t", 1, "m1"),
         ("t", 2, None),
     ]
-    assert [(row.offset, row.end, row.lag, row.leader_epoch) for row in rows] == [
+    names = ("offset", "logEndOffset", "lag", "leaderEpoch")
+    assert [tuple(row[name] for name in names) for row in rows] == [
         (1, 5, 4, 8),
         (None, None, None, None),
         (2, 5, 3, None),
@@ -120,8 +121,8 @@ def test_members_with_most_partitions_come_first_then_partitions_without_a_membe
 
 
 def test_columns_are_as_wide_as_kafkas_or_as_their_widest_cell() -> None:
-    rows = list_rows(GROUP._replace(group_id="g" * 20), {}, {})
-    head, first, *_ = write_offsets(rows, is_verbose=False).splitlines()
+    rows = list_rows(GROUP, {}, {})
+    head, first, *_ = write_offsets("g" * 20, rows, is_verbose=False).splitlines()
     assert head == (
         f"{'GROUP':20} {'TOPIC':15} PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  "
         f"{'LAG':15} {'CONSUMER-ID':15} {'HOST':15} CLIENT-ID"

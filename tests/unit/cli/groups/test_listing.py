@@ -9,8 +9,18 @@ import pytest
 
 from tests.unit.cli.groups.conftest import Run, member
 from trimtab import Admin, Cluster
-from trimtab.cli.groups.listing import STATES, choose_groups, find_consumer_groups, read_words
+from trimtab.cli.groups.listing import (
+    STATES,
+    choose_groups,
+    find_consumer_groups,
+    read_ends,
+    read_leaders,
+    read_topics,
+    read_words,
+)
 from trimtab.client.admin import GroupListing
+from trimtab.kafka.errors import BrokerError, UsageError
+from trimtab.kafka.records import TopicPartition
 
 
 def test_groups_are_listed_by_state_and_type(cluster: Cluster, admin: Admin, run: Run) -> None:
@@ -62,3 +72,28 @@ def test_groups_of_other_clients_than_consumers_are_left_out(
     ]
     monkeypatch.setattr(Admin, "list_groups", lambda *_: found)
     assert [each.group_id for each in find_consumer_groups(admin)] == ["of consumer", "of "]
+
+
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
+OTHER = TopicPartition("other", 0)
+
+
+def test_topics_are_named_with_partitions_or_whole(admin: Admin) -> None:
+    assert read_topics(admin, ["t:2,0", "other", "t:2"]) == [OTHER, T0, T2]
+    assert read_topics(admin, ["t"]) == [T0, T1, T2]
+    assert read_topics(admin, []) == []
+    with pytest.raises(BrokerError, match="topic nowhere: UNKNOWN_TOPIC_OR_PARTITION"):
+        read_topics(admin, ["nowhere"])
+
+
+@pytest.mark.parametrize("word", [":0", "t:", "t:,", "t:-1", "t:0:1"])
+def test_other_forms_are_refused(admin: Admin, word: str) -> None:
+    with pytest.raises(UsageError, match="write "):
+        read_topics(admin, [word])
+
+
+def test_what_does_not_exist_has_no_leader_and_no_end(admin: Admin) -> None:
+    wanted = [T0, OTHER, TopicPartition("t", 3), TopicPartition("nowhere", 0)]
+    assert set(read_leaders(admin, wanted)) == {T0, OTHER}
+    assert read_ends(admin, wanted) == {T0: 10, OTHER: 0}
+    assert read_ends(admin, []) == {}

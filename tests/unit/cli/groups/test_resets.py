@@ -11,8 +11,8 @@ import pytest
 from tests.unit.cli.groups.conftest import Run
 from trimtab import Admin, Cluster, Consumer
 from trimtab.cli.groups.resets import read_csv, read_duration, read_time, write_csv
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.cli.load.clients import read_clients
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 HEAD = "topic,kind,rack,share,isNear\n"
 

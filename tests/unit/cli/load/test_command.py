@@ -14,10 +14,11 @@ import pytest
 
 from trimtab.cli import main
 from trimtab.cli.load import _ask, _check_history, configure, read_topics
-from trimtab.cli.load.survey import Request
+from trimtab.cli.load.survey import SurveyRequest
+from trimtab.client.admin.answers import GroupListing
 from trimtab.client.fetcher.offsets import OffsetAndTimestamp
-from trimtab.errors import BrokerError, ErrorCode, UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import BrokerError, ErrorCode, UsageError
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.load.snapshots import Snapshot
 
 
@@ -61,7 +62,10 @@ def test_packages_that_are_missing_are_named(
         lambda name, *rest: None if name == "pyspark" else find_spec(name, *rest),
     )
     assert main(["load", "report"]) == 1
-    assert "pip install pyspark" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "Spark needs pyspark" in said
+    assert "pip install 'trimtab[spark]'" in said
+    assert "Java 17 or later" in said
 
 
 def test_topics_are_names_or_patterns_and_each_must_match() -> None:
@@ -105,6 +109,10 @@ class FakeAdmin:
     def cluster(self) -> Any:
         return SimpleNamespace(cluster_id="c")
 
+    def list_groups(self) -> list[GroupListing]:
+        kinds = {"billing": "consumer", "connect-cluster": "connect", "stored": ""}
+        return [GroupListing(name, kind, "Stable", "classic") for name, kind in kinds.items()]
+
     def list_offsets(self, partitions: Iterable[TopicPartition], at: object) -> Any:
         return dict.fromkeys(partitions, OffsetAndTimestamp(0, 0, 0))
 
@@ -127,7 +135,7 @@ SNAPSHOT = Snapshot(
 
 def ask(
     monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot, denied: list[BrokerError], *words: str
-) -> tuple[Request, list[str]]:
+) -> tuple[SurveyRequest, list[str]]:
     """The request of a command, and the groups that the cluster was asked for."""
     asked: list[str] = []
 
@@ -170,6 +178,15 @@ def test_groups_are_names_with_spaces_around_and_what_is_left_out_is_said(
     forbidden = BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "", "group search")
     ask(monkeypatch, SNAPSHOT, [forbidden], *words)
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_without_names_the_lag_of_all_groups_of_consumers_is_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ("--out", str(tmp_path))
+    assert ask(monkeypatch, SNAPSHOT, [], *out)[1] == ["billing", "stored"]
+    assert ask(monkeypatch, SNAPSHOT, [], "--groups", "", *out)[1] == []
+    assert capsys.readouterr().err == ""
 
 
 def test_a_limit_of_bytes_needs_the_sizes_of_logs(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trimtab.cli.load.reading import Stored, choose_offsets, choose_window
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 ONE, TWO, THREE = (TopicPartition("t", number) for number in range(3))
 

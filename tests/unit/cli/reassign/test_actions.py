@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from trimtab.blocking.admin import Admin
-from trimtab.blocking.producer import Producer
+from tests.moves import await_replicas
 from trimtab.cli import main
-from trimtab.cluster import Cluster
+from trimtab.client.blocking.admin import Admin
+from trimtab.client.blocking.producer import Producer
+from trimtab.cluster.embedded import Cluster
 
 Run = Callable[..., "tuple[int, str, str]"]
 
@@ -114,6 +115,17 @@ def test_a_plan_as_json_has_reasons_bytes_and_seconds(run: Run, topic: str) -> N
     assert plan["moves"][0]["reasons"] == ["brokers 0, 1 are not in the list"]
 
 
+def test_a_broker_that_is_alone_in_its_rack_is_warned_of(run: Run, topic: str) -> None:
+    warning = "broker 2 is alone in its rack, and so gets a replica of each partition"
+    _, out, err = run("--generate", "--broker-list", "0,1,2")
+    assert warning in err
+    assert warning not in out
+    (said,) = json.loads(run("--generate", "--broker-list", "0,1,2", "--json")[1])["warnings"]
+    assert said.startswith(warning)
+    _, _, err = run("--generate", "--broker-list", "0,1,2", "--disable-rack-aware")
+    assert "is alone in its" not in err
+
+
 def test_where_all_is_well_there_is_nothing_to_do(run: Run, admin: Admin) -> None:
     admin.create_topic("level", assignment={0: [0, 2], 1: [3, 1], 2: [1, 2], 3: [2, 0]})
     code, out, err = run("--generate")
@@ -151,16 +163,13 @@ def test_moves_are_throttled_listed_cancelled_and_verified(
     assert throttles(admin, topic) == {}
 
     code, out, _ = run("--execute", "--reassignment-json-file", plan)
-    while admin.list_reassignments():
-        pass
+    await_replicas(admin, topic, [(2, 1), (0, 3)])
     code, out, _ = run("--verify", "--reassignment-json-file", plan)
     assert code == 0
     assert f"Reassignment of partition {topic}-0 is completed." in out
     assert "Clearing broker-level throttles on brokers 0,1,2,3" in out
     assert f"Clearing topic-level throttles on topic {topic}" in out
     assert throttles(admin, topic) == {}
-    view = admin.describe_topics([topic])[topic]
-    assert [partition.replicas for partition in view.partitions] == [(2, 1), (0, 3)]
 
     elsewhere = assign(tmp_path / "elsewhere.json", topic, [1, 2])
     _, out, _ = run("--verify", "--reassignment-json-file", elsewhere)
@@ -184,12 +193,66 @@ def test_each_action_answers_as_json(run: Run, topic: str, admin: Admin, tmp_pat
     assert answer["current"]["partitions"][0]["replicas"] == [0, 1]
     assert json.loads(run("--list", "--json")[1]) == {}
     code, out, _ = run("--verify", "--reassignment-json-file", plan, "--json")
+    released = {"throttles_cleared": True, "throttles_left_on": []}
     assert json.loads(out) == {
         "partitions": {f"{topic}-0": "completed", f"{topic}-1": "elsewhere: 0,1"},
-        "throttles_cleared": True,
+        **released,
     }
     code, out, _ = run("--cancel", "--reassignment-json-file", plan, "--json")
-    assert (code, json.loads(out)) == (0, {"cancelled": [], "refused": {}})
+    assert (code, json.loads(out)) == (0, {"cancelled": [], "refused": {}, **released})
+
+
+def test_a_plan_that_is_cancelled_leaves_the_throttle_of_another(
+    run: Run, topic: str, admin: Admin, tmp_path: Path
+) -> None:
+    one = assign(tmp_path / "one.json", topic, [2, 1])
+    both = assign(tmp_path / "both.json", topic, [2, 1], [0, 3])
+    run("--execute", "--reassignment-json-file", both, "--throttle", "1")
+    assert len(admin.list_reassignments()) == 2, "the partitions have moved before the test began"
+    code, out, _ = run("--cancel", "--reassignment-json-file", one)
+    assert code == 0
+    assert "Clearing broker-level throttles on broker 2\n" in out
+    assert "Other reassignments are in progress: throttles stay on brokers 0,1,3" in out
+    assert throttles(admin, topic) == {
+        "leader.replication.throttled.rate": "1",
+        "follower.replication.throttled.rate": "1",
+        "leader.replication.throttled.replicas": "1:0,1:1",
+        "follower.replication.throttled.replicas": "1:3",
+    }
+    code, out, _ = run("--cancel", "--reassignment-json-file", both, "--json")
+    assert json.loads(out)["throttles_left_on"] == []
+    assert throttles(admin, topic) == {}
+
+
+def test_a_plan_that_is_complete_loses_its_throttle_while_another_moves(
+    run: Run, topic: str, admin: Admin, tmp_path: Path
+) -> None:
+    one = assign(tmp_path / "one.json", topic, [2, 1])
+    both = assign(tmp_path / "both.json", topic, [2, 1], [0, 3])
+    home = assign(tmp_path / "home.json", topic, [0, 1])
+    run("--execute", "--reassignment-json-file", both, "--throttle", "1")
+    run("--cancel", "--reassignment-json-file", one, "--preserve-throttles")
+    assert len(admin.list_reassignments()) == 1, "the partition has moved before the test began"
+    _, out, _ = run("--verify", "--reassignment-json-file", both, "--json")
+    assert json.loads(out)["throttles_left_on"] is None
+    _, out, _ = run("--verify", "--reassignment-json-file", home, "--json")
+    assert json.loads(out)["throttles_left_on"] == [0, 1, 3]
+    assert throttles(admin, topic)["leader.replication.throttled.replicas"] == "1:0,1:1"
+    run("--cancel", "--reassignment-json-file", both)
+    assert throttles(admin, topic) == {}
+
+
+def test_a_plan_that_does_not_begin_leaves_no_throttle(
+    run: Run, topic: str, admin: Admin, tmp_path: Path
+) -> None:
+    plan = assign(tmp_path / "plan.json", topic, [1, 2, 3])
+    code, out, _ = run(
+        *("--execute", "--reassignment-json-file", plan, "--throttle", "1"),
+        "--disallow-replication-factor-change",
+    )
+    assert code == 1
+    assert "replication factor is changed from 2 to 3" in out
+    assert throttles(admin, topic) == {}
 
 
 @pytest.mark.parametrize(

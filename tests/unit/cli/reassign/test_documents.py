@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from trimtab.cli.reassign.documents import read_assignment, read_topics, write_assignment
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
 
 
 @pytest.fixture

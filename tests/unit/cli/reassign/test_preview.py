@@ -4,7 +4,7 @@ import pytest
 
 from trimtab.balance.moves import Move, PlacedPartition
 from trimtab.cli.reassign.preview import show_moves
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 
 def move(index: int, before: tuple[int, ...], after: tuple[int, ...], size: int) -> Move:

@@ -18,9 +18,9 @@ from trimtab.client.accumulator.memory_cy import MemoryRequest
 from trimtab.client.accumulator.queues_cy import Batch, Delivery, PartitionQueue
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
 from trimtab.client.topic_view import TopicView
-from trimtab.records import Record
-from trimtab.wire.batch_cy import read_records
-from trimtab.wire.compression import Compression
+from trimtab.kafka.records import Record
+from trimtab.kafka.wire.batch_cy import read_records
+from trimtab.kafka.wire.compression import Compression
 
 MakeView = Callable[..., TopicView]
 
@@ -52,7 +52,7 @@ class Bench:
 
     def take_all(self) -> list[Batch]:
         return [
-            self.accumulator.take(queue)
+            self.accumulator.take_batch(queue)
             for queue in self.busy_queues()
             for _ in range(len(queue.batches))
         ]

@@ -1,4 +1,7 @@
-"""Records into batches, turns between partitions, batches out, deliveries settled."""
+"""Records into batches, turns between partitions, batches out, deliveries settled.
+
+Long because a batch goes through all of its stations in most cases.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,10 @@ from tests.unit.interrupts import interrupt_at
 from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.partitioner.per_record import RoundRobinPartitioner
 from trimtab.client.partitioner.sticky import StickyPartitioner
-from trimtab.errors import Unavailable, UsageError
-from trimtab.records import RecordMetadata
-from trimtab.wire.batch_cy import HEADER_BYTES
-from trimtab.wire.compression import Compression
+from trimtab.kafka.errors import Unavailable, UsageError
+from trimtab.kafka.records import RecordMetadata
+from trimtab.kafka.wire.batch_cy import HEADER_BYTES
+from trimtab.kafka.wire.compression import Compression
 
 
 def test_a_topic_that_is_not_known_takes_nothing(make_bench: Callable[..., Bench]) -> None:
@@ -69,7 +72,7 @@ def test_a_partition_that_is_not_known_is_waited_for(
 ) -> None:
     """`append` accepts nothing until the view has it, and neither do rows or waiting senders."""
     accumulator = make_bench().accumulator
-    form = in_form("trimtab.wire.rows_cy")
+    form = in_form("trimtab.kafka.wire.rows_cy")
     rows = rows_of(form, [b"1", b"2"], lambda share: None, partitions=[0, 3])
     assert accumulator.append("topic", b"", None, None, 3, 0) is None
     assert accumulator.append_rows("topic", rows, 0) == 1
@@ -164,7 +167,7 @@ def test_a_slow_partition_gets_no_more_than_the_others(
         bench.send(b"x" * 43)
         for queue in bench.busy_queues():
             if queue.partition != 0 or (drained and len(queue.batches) > 3):
-                batch = bench.accumulator.take(queue)
+                batch = bench.accumulator.take_batch(queue)
                 produced[queue.partition] += batch.size
                 bench.accumulator.complete(batch, 0, -1)
     produced.update(bench.bytes_by_partition())
@@ -362,7 +365,7 @@ def test_a_batch_that_is_put_back_precedes_later_batches(make_bench: Callable[..
     bench = make_bench(leaders=(0,), batch_size=200)
     for _ in range(4):
         bench.send(b"x" * 150)
-    first, second, third = (bench.accumulator.take(bench.busy_queues()[0]) for _ in range(3))
+    first, second, third = (bench.accumulator.take_batch(bench.busy_queues()[0]) for _ in range(3))
     for sequence, batch in enumerate([first, second, third]):
         batch.base_sequence = sequence
     bench.accumulator.put_back(second)
@@ -564,7 +567,7 @@ def rows_of(
 def test_rows_go_where_sends_would(
     make_bench: Callable[..., Bench], in_form: Callable[[str], ModuleType], kind: str
 ) -> None:
-    form = in_form("trimtab.wire.rows_cy")
+    form = in_form("trimtab.kafka.wire.rows_cy")
     random = Random(13)
     values = [b"%d" % i + b"x" * random.randrange(60) for i in range(3000)]
     keys = [b"%d" % random.randrange(100) for _ in values] if kind == "keys" else None
@@ -598,7 +601,7 @@ def test_rows_go_where_sends_would(
 def test_rows_wake_the_sender_as_sends_do(
     make_bench: Callable[..., Bench], in_form: Callable[[str], ModuleType], kind: str, count: int
 ) -> None:
-    form = in_form("trimtab.wire.rows_cy")
+    form = in_form("trimtab.kafka.wire.rows_cy")
     values = [b"%d" % i for i in range(count)]
     keys = values if kind == "keys" else None
     partitions = [i % 3 for i in range(count)] if kind == "partitions" else None
@@ -621,7 +624,7 @@ def test_rows_wake_the_sender_as_sends_do(
 def test_rows_stop_where_memory_is_used_up_and_go_on_from_there(
     make_bench: Callable[..., Bench], in_form: Callable[[str], ModuleType]
 ) -> None:
-    form = in_form("trimtab.wire.rows_cy")
+    form = in_form("trimtab.kafka.wire.rows_cy")
     bench = make_bench(leaders=(0,), buffer_memory=5000)
     settled: list[int] = []
     rows = rows_of(form, [b"%100d" % i for i in range(200)], lambda s: settled.append(s.count))
@@ -648,7 +651,7 @@ def test_rows_stop_where_memory_is_used_up_and_go_on_from_there(
 def test_a_row_that_cannot_be_sent_is_named(
     make_bench: Callable[..., Bench], in_form: Callable[[str], ModuleType]
 ) -> None:
-    form = in_form("trimtab.wire.rows_cy")
+    form = in_form("trimtab.kafka.wire.rows_cy")
     bench = make_bench(max_request_size=500)
     with pytest.raises(UsageError, match=r"row 2: a record .* max\.request\.size is 500"):
         bench.accumulator.append_rows(

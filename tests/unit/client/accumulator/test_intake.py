@@ -14,9 +14,9 @@ import pytest
 
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import NotSerialized, UsageError
-from trimtab.records import InContext, Serializers
-from trimtab.wire.batch_cy import HEADER_BYTES
+from trimtab.kafka.errors import NotSerialized, UsageError
+from trimtab.kafka.records import InContext, Serializers
+from trimtab.kafka.wire.batch_cy import HEADER_BYTES
 
 Make = Callable[..., Any]
 
@@ -130,7 +130,7 @@ def test_the_bound_of_a_record_is_never_below_its_batch(
     in_form: Callable[[str], ModuleType],
 ) -> None:
     bound = in_form("trimtab.client.accumulator.outgoing_cy").bound
-    builders = in_form("trimtab.wire.batch_cy")
+    builders = in_form("trimtab.kafka.wire.batch_cy")
     random = Random(5)
     for _ in range(500):
         value = None if random.random() < 0.1 else random.randbytes(random.choice([0, 9, 200]))

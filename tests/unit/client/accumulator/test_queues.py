@@ -14,9 +14,9 @@ import pytest
 
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import BrokerError, ErrorCode, Unavailable
-from trimtab.wire.batch_cy import read_records
-from trimtab.wire.compression import Compression
+from trimtab.kafka.errors import BrokerError, ErrorCode, Unavailable
+from trimtab.kafka.wire.batch_cy import read_records
+from trimtab.kafka.wire.compression import Compression
 
 MakeView = Callable[..., TopicView]
 MakeAccumulator = Callable[..., Any]
@@ -54,7 +54,7 @@ def send(accumulator: Any, value: bytes = b"", partition: int = 0, **options: An
 
 
 def take(accumulator: Any, partition: int = 0) -> Any:
-    return accumulator.take(accumulator.topic("topic").queues[partition])
+    return accumulator.take_batch(accumulator.topic("topic").queues[partition])
 
 
 def values(batch: Any) -> list[bytes | None]:
@@ -278,7 +278,7 @@ def test_the_longest_queue_is_known_whatever_happens(make_accumulator: MakeAccum
 def test_shares_of_a_table_are_divided_with_their_batch(
     make_accumulator: MakeAccumulator, in_form: Callable[[str], ModuleType]
 ) -> None:
-    rows_form = in_form("trimtab.wire.rows_cy")
+    rows_form = in_form("trimtab.kafka.wire.rows_cy")
     accumulator = make_accumulator()
     shares: list[Any] = []
     column = rows_form.BytesColumn(4, 0, None, None, 2, b"aabbccdd")

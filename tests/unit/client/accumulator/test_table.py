@@ -20,8 +20,8 @@ from trimtab.client.accumulator.table import (
     TableSummary,
     append_table,
 )
-from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
-from trimtab.wire.batch_cy import BatchBuilder
+from trimtab.kafka.errors import BrokerError, ErrorCode, Unavailable, UsageError
+from trimtab.kafka.wire.batch_cy import BatchBuilder
 
 pa = pytest.importorskip("pyarrow")
 pc = pytest.importorskip("pyarrow.compute")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.client.accumulator.conftest import Bench, MakeView
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 
 class Scripted:

@@ -12,28 +12,28 @@ from tests.unit.client.scripted_broker import HANG_UP, ScriptedBroker, ScriptedC
 from trimtab.client.admin.answers import ConfigEntry, ConfigSource, NewTopic
 from trimtab.client.admin.async_admin import AsyncAdmin
 from trimtab.client.network.connection import Node
-from trimtab.config import OptionType
-from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
-from trimtab.records import TopicPartition
-from trimtab.sim.world import World
-from trimtab.wire.messages.create_topics import (
+from trimtab.kafka.errors import BrokerError, ErrorCode, Unavailable, UsageError
+from trimtab.kafka.options import OptionType
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.create_topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from trimtab.wire.messages.delete_topics import (
+from trimtab.kafka.wire.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from trimtab.wire.messages.describe_configs import (
+from trimtab.kafka.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
-from trimtab.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from trimtab.wire.messages.metadata import MetadataRequest
+from trimtab.kafka.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from trimtab.kafka.wire.messages.metadata import MetadataRequest
+from trimtab.sim.world import World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -416,6 +416,21 @@ async def test_the_options_of_many_topics_are_asked_for_200_at_a_time(
     assert not any(request.include_documentation for request in asked)
 
 
+async def test_some_options_of_topics_are_asked_for_by_name(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    describe_with(cluster, Describer())
+    async with await admin_of(cluster) as admin:
+        await admin.describe_topic_configs(["t"], ("a.number",))
+        await admin.describe_topic_configs(["t"])
+    asked = [
+        request.resources[0].configuration_keys
+        for broker in cluster.brokers.values()
+        for request in broker.requests(DescribeConfigsRequest)
+    ]
+    assert sorted(asked, key=str) == [None, ["a.number"]]
+
+
 async def test_one_unknown_topic_among_many_is_named(
     world: World, cluster: ScriptedCluster
 ) -> None:
@@ -444,12 +459,23 @@ async def test_the_options_of_a_broker_are_asked_of_itself(
         assert len(await admin.describe_configs("broker", "1")) == 2
         assert requests(cluster.brokers[0]) == [(4, "0")]
         assert requests(cluster.brokers[1]) == [(4, "1")]
-        with pytest.raises(UsageError, match="broker 7 is not in the cluster; there are 0, 1"):
-            await admin.describe_configs("broker", 7)
         with pytest.raises(UsageError, match="broker 'one'"):
             await admin.describe_configs("broker", "one")
         with pytest.raises(UsageError, match="kind='group'"):
             await admin.describe_configs("group", "g")  # type: ignore[arg-type]
+
+
+async def test_the_options_of_a_stopped_broker_are_asked_of_any_other(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    describe_with(cluster, Describer())
+    async with await admin_of(cluster) as admin:
+        assert len(await admin.describe_configs("broker", 7)) == 2
+        describe_with(cluster, Describer(ErrorCode.INVALID_REQUEST))  # as Apache Kafka's brokers
+        with pytest.raises(UsageError, match=r"broker 7 is not alive, .* alive are 0, 1"):
+            await admin.describe_configs("broker", 7)
+        with pytest.raises(BrokerError, match="INVALID_REQUEST"):
+            await admin.describe_configs("broker", 1)
 
 
 async def test_the_options_of_an_unknown_topic(world: World, cluster: ScriptedCluster) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from trimtab.client.admin.calls import FinalError, check, raise_change_error, read_error
-from trimtab.errors import BrokerError, ErrorCode
+from trimtab.kafka.errors import BrokerError, ErrorCode
 
 
 def test_an_answers_error_names_its_subject_in_the_brokers_words() -> None:

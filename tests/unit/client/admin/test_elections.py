@@ -9,15 +9,15 @@ import pytest
 from tests.unit.client.scripted_broker import ScriptedCluster
 from trimtab.client.admin.answers import PartlyRefused
 from trimtab.client.admin.async_admin import AsyncAdmin
-from trimtab.errors import BrokerError, ErrorCode
-from trimtab.records import TopicPartition
-from trimtab.sim.world import World
-from trimtab.wire.messages.elect_leaders import (
+from trimtab.kafka.errors import BrokerError, ErrorCode
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
 )
+from trimtab.sim.world import World
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 

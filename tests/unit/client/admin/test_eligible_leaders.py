@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from trimtab.blocking.admin import Admin
 from trimtab.client.admin import EligibleLeaders, NewTopic
-from trimtab.cluster import Cluster
-from trimtab.errors import BrokerError, ErrorCode
-from trimtab.records import TopicPartition
+from trimtab.client.blocking.admin import Admin
+from trimtab.cluster.embedded import Cluster
+from trimtab.kafka.errors import BrokerError, ErrorCode
+from trimtab.kafka.records import TopicPartition
 
 
 @pytest.fixture(scope="module")

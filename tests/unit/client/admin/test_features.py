@@ -7,18 +7,18 @@ import pytest
 from tests.unit.client.scripted_broker import HANG_UP, ScriptedBroker, ScriptedCluster
 from trimtab.client.admin.answers import Features, PartlyRefused
 from trimtab.client.admin.async_admin import AsyncAdmin
-from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
-from trimtab.sim.world import World
-from trimtab.wire.messages.api_versions import (
+from trimtab.kafka.errors import BrokerError, ErrorCode, Unavailable, UsageError
+from trimtab.kafka.wire.messages.api_versions import (
     ApiVersionsResponse,
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
-from trimtab.wire.messages.update_features import (
+from trimtab.kafka.wire.messages.update_features import (
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from trimtab.sim.world import World
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ async def test_features_are_those_that_the_asked_broker_advertises(
         assert found == Features({"a": (0, 1), "b": (1, 2)}, {"b": 2}, 7)
         assert list(found.supported) == ["a", "b"]
         assert await admin.describe_features(0) == Features({}, {}, None)
-        with pytest.raises(UsageError, match="broker 5 is not in the cluster; there are 0, 1"):
+        with pytest.raises(UsageError, match="broker 5 is not alive; alive are 0, 1"):
             await admin.describe_features(5)
 
 

@@ -12,45 +12,51 @@ from trimtab.client.admin.answers import GroupListing, GroupMember, PartlyRefuse
 from trimtab.client.admin.async_admin import AsyncAdmin
 from trimtab.client.group_offsets import OffsetAndMetadata
 from trimtab.client.network.connection import Node
-from trimtab.errors import BrokerError, CorruptData, ErrorCode, Unavailable, UsageError
-from trimtab.records import TopicPartition
-from trimtab.sim.world import World
-from trimtab.wire.messages import consumer_group_describe as consumer_groups
-from trimtab.wire.messages import describe_groups as classic_groups
-from trimtab.wire.messages.consumer_group_describe import (
+from trimtab.kafka.errors import BrokerError, CorruptData, ErrorCode, Unavailable, UsageError
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages import consumer_group_describe as consumer_groups
+from trimtab.kafka.wire.messages import describe_groups as classic_groups
+from trimtab.kafka.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
 )
-from trimtab.wire.messages.consumer_protocol import (
+from trimtab.kafka.wire.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     encode_embedded,
 )
-from trimtab.wire.messages.consumer_protocol import TopicPartition as Assigned
-from trimtab.wire.messages.delete_groups import (
+from trimtab.kafka.wire.messages.consumer_protocol import TopicPartition as Assigned
+from trimtab.kafka.wire.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
 )
-from trimtab.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from trimtab.wire.messages.find_coordinator import (
+from trimtab.kafka.wire.messages.describe_groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from trimtab.kafka.wire.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from trimtab.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from trimtab.wire.messages.offset_commit import (
+from trimtab.kafka.wire.messages.list_groups import (
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from trimtab.kafka.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from trimtab.wire.messages.offset_delete import (
+from trimtab.kafka.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from trimtab.wire.messages.offset_fetch import (
+from trimtab.kafka.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
@@ -59,6 +65,7 @@ from trimtab.wire.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from trimtab.sim.world import World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -482,5 +489,7 @@ async def test_offsets_are_deleted_and_the_refused_are_named(
         await admin.delete_group_offsets("billing", [])
         with pytest.raises(UsageError, match="must be a group's id"):
             await admin.delete_group_offsets("", [T0])
+        with pytest.raises(UsageError, match=r"group=.*half a surrogate pair"):
+            await admin.list_group_offsets("\ud800")
     first = cluster.brokers[0].requests(OffsetDeleteRequest)[0]
     assert [each.partition_index for each in first.topics[0].partitions] == [0, 1]

@@ -10,15 +10,15 @@ import pytest
 from tests.unit.client.scripted_broker import HANG_UP, ScriptedCluster
 from trimtab.client.admin.answers import PartlyRefused
 from trimtab.client.admin.async_admin import AsyncAdmin
-from trimtab.errors import BrokerError, ErrorCode, UsageError
-from trimtab.records import TopicPartition
-from trimtab.sim.world import World
-from trimtab.wire.messages.delete_records import (
+from trimtab.kafka.errors import BrokerError, ErrorCode, UsageError
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from trimtab.sim.world import World
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 

@@ -10,21 +10,21 @@ import pytest
 from tests.unit.client.scripted_transactions import TransactionCluster, make_transaction_cluster
 from trimtab.client.admin import AsyncAdmin, TransactionDescription, TransactionListing
 from trimtab.client.sender.prepared import ProducerIdentity
-from trimtab.errors import ErrorCode, UsageError
-from trimtab.records import TopicPartition
-from trimtab.sim.world import World
-from trimtab.wire.messages.describe_transactions import (
+from trimtab.kafka.errors import ErrorCode, UsageError
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     TopicData,
     TransactionState,
 )
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
-from trimtab.wire.messages.list_transactions import (
+from trimtab.kafka.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.kafka.wire.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from trimtab.wire.messages.list_transactions import TransactionState as Listed
+from trimtab.kafka.wire.messages.list_transactions import TransactionState as Listed
+from trimtab.sim.world import World
 
 COORDINATED = {0: ["orders/1", "orders-2"], 1: ["orders/0"]}
 """By broker, the ids whose coordinator it is."""

@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.client.scripted_broker import batch
 from trimtab.client.fetcher.aborted import without_aborted
-from trimtab.wire.batch_cy import read_records
-from trimtab.wire.batch_header import read_headers
-from trimtab.wire.messages.fetch import AbortedTransaction
+from trimtab.kafka.wire.batch_cy import read_records
+from trimtab.kafka.wire.batch_header import read_headers
+from trimtab.kafka.wire.messages.fetch import AbortedTransaction
 
 
 def visible(stored: Sequence[bytes], aborted: Sequence[tuple[int, int]]) -> list[bytes | None]:

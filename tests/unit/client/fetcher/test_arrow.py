@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from tests.unit.client.scripted_broker import batch
 from trimtab.client.fetcher.arrow import SMALL_BYTES, Projection, join_small
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 
 def rows(*values: int, size: int) -> pa.RecordBatch:

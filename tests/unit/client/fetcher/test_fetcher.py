@@ -18,17 +18,24 @@ from tests.unit.client.scripted_broker import (
 )
 from trimtab.client.consumer import AsyncConsumer
 from trimtab.client.group_offsets import OffsetAndMetadata
-from trimtab.errors import ErrorCode, LogTruncation, UsageError
-from trimtab.records import TopicPartition
-from trimtab.sim.world import World
-from trimtab.wire.batch_header import restamp
-from trimtab.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from trimtab.wire.messages.offset_for_leader_epoch import (
+from trimtab.kafka.errors import ErrorCode, LogTruncation, UsageError
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.batch_header import restamp
+from trimtab.kafka.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from trimtab.kafka.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
+from trimtab.sim.world import World
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
@@ -471,3 +478,72 @@ async def test_a_fetch_that_tells_where_the_logs_part_moves_the_position(
         assert await consumer.poll(2_000) == []
         assert await consumer.position(T0) == 4
         assert await read(consumer, 4) == [(0, 4), (0, 5), (0, 6), (0, 7)]
+
+
+# the nearest replica (KIP-392)
+
+
+def name_nearest(broker: ScriptedBroker, nearest: int) -> None:
+    """Have a leader name the replica on `nearest` to every consumer that tells its rack."""
+
+    def fetch(request: FetchRequest) -> FetchResponse:
+        if not request.rack_id:
+            return broker.fetch(request)
+        return FetchResponse(
+            responses=[
+                FetchableTopicResponse(
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        PartitionData(
+                            partition_index=asked.partition,
+                            high_watermark=6,
+                            preferred_read_replica=nearest,
+                        )
+                        for asked in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    broker.answers[FetchRequest] = fetch
+
+
+def _silence(broker: ScriptedBroker) -> None:
+    broker.answers[FetchRequest] = lambda _: NO_ANSWER
+
+
+@pytest.mark.kip(392)
+@pytest.mark.parametrize("lose", [ScriptedBroker.stop, _silence])
+async def test_without_the_nearest_replica_the_leader_is_read_though_it_names_it_again(
+    world: World, cluster: ScriptedCluster, lose: Callable[[ScriptedBroker], None]
+) -> None:
+    leader, nearest = cluster.brokers[0], cluster.brokers[1]
+    name_nearest(leader, nearest.id)
+    async with await consume(
+        cluster, client_rack="b", max_partition_fetch_bytes=1, request_timeout_ms=1_000
+    ) as consumer:
+        consumer.assign([T0])
+        assert await read(consumer, 2) == [(0, 0), (0, 1)]
+        assert nearest.requests(FetchRequest)
+        lose(nearest)
+        before = world.loop.time()
+        assert await read(consumer, 4) == [(0, offset) for offset in range(2, 6)]
+        assert world.loop.time() - before < 2.5
+        assert consumer.problem(T0) is None
+        if lose is not _silence:
+            await nearest.start()
+        nearest.answers[FetchRequest] = nearest.fetch
+        nearest.asked.clear()
+        assert await consumer.poll(3_000) == []
+        assert nearest.requests(FetchRequest), "it is read again once it is there again"
+
+
+@pytest.mark.kip(392)
+async def test_a_replica_that_metadata_do_not_show_is_not_waited_for(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    name_nearest(cluster.brokers[0], 7)
+    async with await consume(cluster, client_rack="b") as consumer:
+        consumer.assign([T0])
+        assert len(await read(consumer, 6)) == 6

@@ -6,7 +6,7 @@ import pytest
 
 from trimtab.client.fetcher.plan import Batches
 from trimtab.client.fetcher.rates import WINDOW, WriteRates
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 T = TopicPartition("t", 0)
 

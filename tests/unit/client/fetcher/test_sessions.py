@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.client.fetcher.sessions import FetchSession, Turn, Wanted
-from trimtab.errors import ErrorCode
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.fetch import FetchResponse
-from trimtab.wire.sentinels import FINAL_EPOCH, INITIAL_EPOCH
-from trimtab.wire.types import MAX_INT32
+from trimtab.client.fetcher.sessions import FetchSessionHandler, Turn, Wanted
+from trimtab.kafka.errors import ErrorCode
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.fetch import FetchResponse
+from trimtab.kafka.wire.sentinels import FINAL_EPOCH, INITIAL_EPOCH
+from trimtab.kafka.wire.types import MAX_INT32
 
 BY_NAME, BY_ID = 12, 13
 A, B, C = (TopicPartition("t", number) for number in range(3))
@@ -70,7 +70,7 @@ def refusal(code: ErrorCode) -> FetchResponse:
 
 
 def ask(
-    session: FetchSession,
+    session: FetchSessionHandler,
     broker: SessionBroker,
     wanted: dict[TopicPartition, Wanted],
     version: int = BY_ID,
@@ -80,7 +80,7 @@ def ask(
 
 
 def test_only_changes_are_named() -> None:
-    session, broker = FetchSession(), SessionBroker()
+    session, broker = FetchSessionHandler(), SessionBroker()
     assert ask(session, broker, {A: at(1), B: at(1)}) == (Turn(0, 0, [A, B], []), True)
     assert ask(session, broker, {A: at(1), B: at(1)}) == (Turn(7, 1, [], []), True)
     assert ask(session, broker, {B: at(1), A: at(2)}) == (Turn(7, 2, [A], []), True)
@@ -92,13 +92,13 @@ def test_only_changes_are_named() -> None:
 
 @pytest.mark.parametrize("changed", [at(1, epoch=1), at(1, last_epoch=0), at(2)])
 def test_each_value_that_the_broker_needs_counts_as_a_change(changed: Wanted) -> None:
-    session, broker = FetchSession(), SessionBroker()
+    session, broker = FetchSessionHandler(), SessionBroker()
     ask(session, broker, {A: at(1), B: at(1)})
     assert ask(session, broker, {A: changed, B: at(1)})[0].named == [A]
 
 
 def test_a_topic_that_was_created_again_replaces_the_old_one() -> None:
-    session, broker = FetchSession(), SessionBroker()
+    session, broker = FetchSessionHandler(), SessionBroker()
     ask(session, broker, {A: at(1, topic_id=1)})
     turn, _ = ask(session, broker, {A: at(0, topic_id=2)})
     assert turn == Turn(7, 1, [A], [(A, at(1, topic_id=1).topic_id)])
@@ -114,7 +114,7 @@ def test_a_topic_that_was_created_again_replaces_the_old_one() -> None:
     ],
 )
 def test_a_refused_session_is_replaced_at_once(code: ErrorCode, names_old: bool) -> None:
-    session, broker = FetchSession(), SessionBroker()
+    session, broker = FetchSessionHandler(), SessionBroker()
     wanted = {A: at(1), B: at(1)}
     ask(session, broker, wanted)
     session.next_turn(wanted, BY_ID)
@@ -123,7 +123,7 @@ def test_a_refused_session_is_replaced_at_once(code: ErrorCode, names_old: bool)
 
 
 def test_another_error_is_the_partitions_and_the_next_request_is_full() -> None:
-    session, broker = FetchSession(), SessionBroker()
+    session, broker = FetchSessionHandler(), SessionBroker()
     ask(session, broker, {A: at(1)})
     session.next_turn({A: at(1)}, BY_ID)
     assert session.accept(refusal(ErrorCode.UNKNOWN_TOPIC_ID)) is True
@@ -131,7 +131,7 @@ def test_another_error_is_the_partitions_and_the_next_request_is_full() -> None:
 
 
 def test_a_lost_response_begins_another_session_in_place_of_the_old_one() -> None:
-    session, broker = FetchSession(), SessionBroker()
+    session, broker = FetchSessionHandler(), SessionBroker()
     ask(session, broker, {A: at(1)})
     session.next_turn({A: at(2)}, BY_ID)
     session.restart()
@@ -139,13 +139,13 @@ def test_a_lost_response_begins_another_session_in_place_of_the_old_one() -> Non
 
 
 def test_a_broker_without_room_is_asked_for_everything_each_time() -> None:
-    session, broker = FetchSession(), SessionBroker(has_room=False)
+    session, broker = FetchSessionHandler(), SessionBroker(has_room=False)
     for _ in range(3):
         assert ask(session, broker, {A: at(1)}) == (Turn(0, 0, [A], []), True)
 
 
 def test_a_broker_that_refuses_even_new_sessions_is_asked_without() -> None:
-    session = FetchSession()
+    session = FetchSessionHandler()
     session.next_turn({A: at(1)}, BY_ID)
     assert session.accept(refusal(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)) is False
     for _ in range(2):
@@ -156,14 +156,14 @@ def test_a_broker_that_refuses_even_new_sessions_is_asked_without() -> None:
 
 
 def test_versions_before_7_have_no_sessions() -> None:
-    session = FetchSession()
+    session = FetchSessionHandler()
     for _ in range(2):
         assert session.next_turn({A: at(1)}, 6) == Turn(0, FINAL_EPOCH, [A], [])
         assert session.accept(FetchResponse(responses=[])) is True
 
 
 def test_the_epoch_after_the_greatest_is_1() -> None:
-    session, broker = FetchSession(), SessionBroker()
+    session, broker = FetchSessionHandler(), SessionBroker()
     ask(session, broker, {A: at(1)})
     session._epoch = broker.epoch = MAX_INT32
     assert ask(session, broker, {A: at(1)})[0].epoch == MAX_INT32
@@ -181,7 +181,7 @@ _EVENT = st.sampled_from(["", "", "", "response lost", "session evicted", "epoch
 def test_the_broker_fetches_exactly_what_is_wanted(
     steps: list[tuple[dict[TopicPartition, Wanted], str, bool]],
 ) -> None:
-    session, broker = FetchSession(), SessionBroker()
+    session, broker = FetchSessionHandler(), SessionBroker()
     for wanted, event, has_room in steps:
         broker.has_room = has_room
         if event == "session evicted":

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.broker.conftest import Lab, lab
 from tests.unit.client.group.test_group_consumer import QUICK, consumer, fill, partitions, read
-from trimtab.client.group.classic import ClassicMember
-from trimtab.errors import BrokerError, ErrorCode
-from trimtab.records import TopicPartition
+from tests.unit.cluster.broker.conftest import Lab, lab
+from trimtab.client.group.classic import ClassicMembership
+from trimtab.kafka.errors import BrokerError, ErrorCode
+from trimtab.kafka.records import TopicPartition
 
 __all__ = ["lab"]
 
@@ -22,7 +22,7 @@ def test_a_static_member_that_restarts_keeps_its_partitions_without_a_rebalance(
         async with consumer(lab, "one", group_instance_id="one") as one:
             one.subscribe(["t"])
             assert await read(one, 40) == list(range(40))
-            assert isinstance(one._group and one._group._member, ClassicMember)
+            assert isinstance(one._group and one._group._member, ClassicMembership)
             generation = one.group_metadata().generation_id
         async with consumer(lab, "again", group_instance_id="one") as again:
             again.subscribe(["t"])
@@ -77,17 +77,17 @@ def test_members_without_a_common_assignor_are_refused(lab: Lab) -> None:
 def test_a_member_without_which_the_group_went_on_joins_again(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
 ) -> None:
-    ask = ClassicMember._ask_to_sync
+    ask = ClassicMembership._ask_to_sync
     refused = 0
 
-    async def refuse_once(member: ClassicMember, *given: Any) -> Any:
+    async def refuse_once(member: ClassicMembership, *given: Any) -> Any:
         nonlocal refused
         refused += 1
         if refused == 1:
             raise BrokerError(code, "", "group g")
         return await ask(member, *given)
 
-    monkeypatch.setattr(ClassicMember, "_ask_to_sync", refuse_once)
+    monkeypatch.setattr(ClassicMembership, "_ask_to_sync", refuse_once)
 
     async def scenario() -> None:
         await fill(lab)
@@ -127,10 +127,10 @@ def test_a_member_that_joins_a_generation_too_late_has_lost_its_partitions(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A static member keeps its place in the group, but others may have its partitions."""
-    ask = ClassicMember._ask_to_join
+    ask = ClassicMembership._ask_to_join
     joins = 0
 
-    async def join_late(member: ClassicMember, *given: Any) -> Any:
+    async def join_late(member: ClassicMembership, *given: Any) -> Any:
         nonlocal joins
         if member._options.instance_id is not None:
             joins += 1
@@ -138,7 +138,7 @@ def test_a_member_that_joins_a_generation_too_late_has_lost_its_partitions(
                 await asyncio.sleep(12)
         return await ask(member, *given)
 
-    monkeypatch.setattr(ClassicMember, "_ask_to_join", join_late)
+    monkeypatch.setattr(ClassicMembership, "_ask_to_join", join_late)
 
     async def scenario() -> None:
         await fill(lab)

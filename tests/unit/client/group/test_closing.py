@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.broker.conftest import Lab, lab
 from tests.unit.client.group.test_group_consumer import QUICK, both, consumer, fill, read
-from trimtab.errors import Unavailable
+from tests.unit.cluster.broker.conftest import Lab, lab
+from trimtab.kafka.errors import Unavailable
 from trimtab.sim.network import ANY
 
 __all__ = ["lab"]

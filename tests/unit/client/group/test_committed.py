@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.unit.broker.conftest import Lab, lab
 from tests.unit.client.group.test_group_consumer import QUICK, consumer, fill, read
+from tests.unit.cluster.broker.conftest import Lab, lab
 from trimtab.client.group.committed import CommittedOffsets
 from trimtab.client.group.handover import Change, Kind
 from trimtab.client.group.membership import NO_MEMBER
-from trimtab.errors import BrokerError, ErrorCode, Unavailable
+from trimtab.kafka.errors import BrokerError, ErrorCode, Unavailable
 
 __all__ = ["lab"]
 
@@ -113,5 +113,75 @@ def test_a_poll_goes_on_when_nobody_tells_the_committed_offsets_in_time(
             reader.subscribe(["t"])
             assert len(await read(reader, 40)) == 40
             assert asked >= 4
+
+    lab.run(scenario, config=QUICK)
+
+
+def test_a_commit_behind_a_join_that_waits_is_repeated_in_the_next_generation(lab: Lab) -> None:
+    """The coordinator reads it when that generation has begun, and so refuses it first."""
+
+    async def scenario() -> None:
+        await fill(lab, 2)
+        options: dict[str, Any] = {
+            "partition_assignment_strategy": "cooperative-sticky",
+            "heartbeat_interval_ms": 300,
+            "enable_auto_commit": False,
+        }
+        async with (
+            consumer(lab, "one", **options) as one,
+            consumer(lab, "two", **options) as two,
+            consumer(lab, "three", **options) as three,
+        ):
+            one.subscribe(["t"])
+            two.subscribe(["t"])
+            while not (len(one.assignment()) == len(two.assignment()) == 1):
+                await asyncio.gather(one.poll(100), two.poll(100))
+            (kept,) = one.assignment()
+            three.subscribe(["t"])
+            await asyncio.gather(one.poll(2000), three.poll(2000))
+            while await one.poll(1000):
+                pass  # it has joined again, and waits for the second, which does not poll
+            committing = asyncio.create_task(one.commit({kept: 7}))
+            await asyncio.sleep(1)
+            assert not committing.done()
+            while not committing.done():
+                await asyncio.gather(one.poll(100), two.poll(100), three.poll(100))
+            await committing
+            assert one.assignment() == {kept}
+            assert [each and each.offset for each in (await one.committed([kept])).values()] == [7]
+
+    lab.run(scenario, config=QUICK)
+
+
+def test_a_commit_of_what_was_let_go_of_is_not_repeated_in_the_next_generation(lab: Lab) -> None:
+    async def scenario() -> None:
+        await fill(lab, 2)
+        options: dict[str, Any] = {
+            "partition_assignment_strategy": "range",
+            "heartbeat_interval_ms": 300,
+            "enable_auto_commit": False,
+        }
+        async with (
+            consumer(lab, "one", **options) as one,
+            consumer(lab, "two", **options) as two,
+        ):
+            one.subscribe(["t"])
+            assert len(await read(one, 20)) == 20
+            two.subscribe(["t"])
+            await two.poll(100)
+            for _ in range(10_000):  # until it has let go of both partitions, and joins again
+                await one.poll(1)
+                if not one.assignment():
+                    break
+            assert not one.assignment()
+            committing = asyncio.create_task(one.commit({("t", 0): 7, ("t", 1): 7}))
+            while len(one.assignment()) + len(two.assignment()) < 2:
+                await asyncio.gather(one.poll(100), two.poll(100))
+            with pytest.raises(BrokerError) as raised:
+                await committing
+            assert raised.value.code in (
+                ErrorCode.ILLEGAL_GENERATION,
+                ErrorCode.REBALANCE_IN_PROGRESS,
+            )
 
     lab.run(scenario, config=QUICK)

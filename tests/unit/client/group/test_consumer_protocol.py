@@ -11,24 +11,24 @@ from typing import Any, cast
 
 import pytest
 
-from tests.unit.broker.conftest import Lab, lab
 from tests.unit.client.group.test_group_consumer import QUICK, consumer, fill, partitions, read
+from tests.unit.cluster.broker.conftest import Lab, lab
 from trimtab import SubscriptionPattern
 from trimtab.client.consumer_metrics import ConsumerMetrics
 from trimtab.client.group import consumer_protocol
-from trimtab.client.group.consumer_protocol import ConsumerMember
+from trimtab.client.group.consumer_protocol import ConsumerMembership
 from trimtab.client.group.handover import Handover, Kind
 from trimtab.client.group.membership import MemberOptions
 from trimtab.client.network.connection import Connection
-from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
-from trimtab.records import TopicPartition
-from trimtab.sim.world import World
-from trimtab.wire.messages.consumer_group_heartbeat import (
+from trimtab.kafka.errors import BrokerError, ErrorCode, Unavailable, UsageError
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
+from trimtab.sim.world import World
 
 __all__ = ["lab"]
 
@@ -41,7 +41,7 @@ def test_a_static_member_that_restarts_keeps_its_partitions(lab: Lab) -> None:
         async with consumer(lab, "one", **OPTIONS, group_instance_id="one") as one:
             one.subscribe(["t"])
             assert await read(one, 40) == list(range(40))
-            assert isinstance(one._group and one._group._member, ConsumerMember)
+            assert isinstance(one._group and one._group._member, ConsumerMembership)
         async with consumer(lab, "other", **OPTIONS) as other:
             other.subscribe(["t"])
             await other.poll(5000)
@@ -120,10 +120,10 @@ def test_a_member_whose_coordinator_does_not_know_the_group_joins_again(lab: Lab
 def beats(monkeypatch: pytest.MonkeyPatch) -> list[ConsumerGroupHeartbeatRequest]:
     """The heartbeats of all members."""
     sent: list[ConsumerGroupHeartbeatRequest] = []
-    ask = ConsumerMember._ask
+    ask = ConsumerMembership._ask
 
     async def note(
-        member: ConsumerMember, heartbeat: Callable[[], ConsumerGroupHeartbeatRequest]
+        member: ConsumerMembership, heartbeat: Callable[[], ConsumerGroupHeartbeatRequest]
     ) -> Any:
         def make() -> ConsumerGroupHeartbeatRequest:
             sent.append(heartbeat())
@@ -131,7 +131,7 @@ def beats(monkeypatch: pytest.MonkeyPatch) -> list[ConsumerGroupHeartbeatRequest
 
         return await ask(member, make)
 
-    monkeypatch.setattr(ConsumerMember, "_ask", note)
+    monkeypatch.setattr(ConsumerMembership, "_ask", note)
     return sent
 
 
@@ -255,10 +255,10 @@ async def run_member(
     """Run a member whose coordinator answers so, until `over`; `names` are the topics' by id."""
     metadata = SimpleNamespace(
         on_update=lambda _: None,
-        add=lambda _: None,
+        watch=lambda _: None,
         views=lambda: [SimpleNamespace(topic_id=id, name=name) for id, name in names.items()],
     )
-    member = ConsumerMember(
+    member = ConsumerMembership(
         cast(Any, SimpleNamespace(ask=answer)),
         cast(Any, metadata),
         handover,

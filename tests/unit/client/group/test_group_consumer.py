@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from typing import Any
 
 import pytest
 
-from tests.unit.broker.conftest import Lab, lab
-from trimtab.broker.coordinator_topic import partition_of
+from tests.unit.cluster.broker.conftest import Lab, lab
 from trimtab.client.admin import AsyncAdmin
 from trimtab.client.consumer import AsyncConsumer
 from trimtab.client.group_offsets import OffsetAndMetadata
-from trimtab.errors import UsageError
-from trimtab.records import Record, TopicPartition
+from trimtab.cluster.broker.coordinator_topic import partition_of
+from trimtab.kafka.errors import BrokerError, UsageError
+from trimtab.kafka.records import Record, TopicPartition
 
 __all__ = ["lab"]
 
@@ -426,7 +427,9 @@ def test_wrong_uses_are_refused(lab: Lab) -> None:
                 with pytest.raises(UsageError):
                     reader.subscribe(topics)  # type: ignore[arg-type]
             reader.assign([])
-            with pytest.raises(UsageError, match="on_lost"):
+            with pytest.raises(UsageError, match=r"topics=\['\^t\.\*'\]: .* give re\.compile"):
+                reader.subscribe(["^t.*"])
+            with pytest.raises(UsageError, match=r"on_lost=3: .*, the list of partitions"):
                 reader.subscribe(["t"], on_lost=3)  # type: ignore[arg-type]
         async with AsyncConsumer("127.0.0.1:9092") as alone:
             with pytest.raises(UsageError, match="group_id"):
@@ -458,5 +461,71 @@ def test_a_poll_that_is_cancelled_in_a_callback_leaves_the_change_to_the_next(
             assert await read(reader, 40) == list(range(40))
         assert len(calls) == 2
         assert set(calls[0]) == set(calls[1]) == partitions(0, 1, 2, 3)
+
+    lab.run(scenario, config=QUICK)
+
+
+async def no_records(reader: AsyncConsumer, seconds: float) -> None:
+    assert await reader.poll(1000 * seconds) == []
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, since: int = 0) -> list[str]:
+    return [r.getMessage() for r in caplog.records[since:] if r.levelno == logging.WARNING]
+
+
+@both
+def test_a_missing_topic_is_a_warning_and_a_problem_until_it_is_there_or_not_wanted(
+    lab: Lab, protocol: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t", 1)
+        async with consumer(lab, **protocol) as reader:
+            assert reader.problem() is None
+            reader.subscribe(["typo"])
+            await no_records(reader, 2.5)
+            assert "typo" in str(reader.problem())
+            await no_records(reader, 3)
+            assert any("me: topic typo" in line for line in warnings_of(caplog))
+            reader.subscribe(["t"])
+            await no_records(reader, 5)
+            assert reader.problem() is None
+            count = len(caplog.records)
+            await no_records(reader, 250)
+            assert not warnings_of(caplog, count), "of a topic that nobody wants"
+
+    protocol = {"client_id": "me", **protocol}
+    lab.run(scenario, config=QUICK)
+
+
+def test_an_expression_that_matches_no_topic_is_a_warning_and_a_problem(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        await lab.create_topic("t-1", 1)
+        async with consumer(lab, metadata_max_age_ms=5_000) as reader:
+            reader.subscribe(re.compile("t"))
+            await no_records(reader, 30)
+            (warning,) = warnings_of(caplog)
+            assert "no topic's name matches 't'; the whole name must match" in warning
+            assert str(reader.problem()) == warning
+            reader.subscribe(re.compile("t.*"))
+            await no_records(reader, 10)
+            assert reader.problem() is None
+
+    lab.run(scenario, config=QUICK)
+
+
+def test_a_member_that_has_no_strategy_in_common_says_which_it_offers(lab: Lab) -> None:
+    async def scenario() -> None:
+        await fill(lab)
+        async with (
+            consumer(lab, partition_assignment_strategy="range") as one,
+            consumer(lab, "two", partition_assignment_strategy="roundrobin") as two,
+        ):
+            one.subscribe(["t"])
+            await read(one, 40)
+            two.subscribe(["t"])
+            with pytest.raises(BrokerError, match=r"strategy=roundrobin, .* one in common"):
+                await two.poll(10_000)
 
     lab.run(scenario, config=QUICK)

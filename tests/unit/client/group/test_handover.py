@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from trimtab.client.group.handover import Change, Handover, Kind
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 from trimtab.sim.world import World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

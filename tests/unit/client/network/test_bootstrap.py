@@ -6,7 +6,7 @@ import pytest
 
 from trimtab.client.network.bootstrap import checked_servers, parse_bootstrap_servers
 from trimtab.client.network.connection import Node
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 
 @pytest.mark.parametrize(

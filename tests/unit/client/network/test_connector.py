@@ -11,7 +11,7 @@ import pytest
 from tests.unit.client.network.test_connections import connections_to
 from tests.unit.client.scripted_broker import ScriptedCluster
 from trimtab.client.network.connection import Node
-from trimtab.errors import Unavailable
+from trimtab.kafka.errors import Unavailable
 from trimtab.sim.world import World
 
 

@@ -15,10 +15,10 @@ from trimtab.client.network.bootstrap import parse_bootstrap_servers
 from trimtab.client.network.connection import ConnectionOptions
 from trimtab.client.network.connections import Connections
 from trimtab.client.network.metadata import Metadata
-from trimtab.errors import AuthenticationFailed, BrokerError, ErrorCode, Unavailable
+from trimtab.kafka.errors import AuthenticationFailed, BrokerError, ErrorCode, Unavailable
+from trimtab.kafka.wire.messages.metadata import MetadataRequest, MetadataResponse
+from trimtab.kafka.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from trimtab.sim.world import World
-from trimtab.wire.messages.metadata import MetadataRequest, MetadataResponse
-from trimtab.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 MAX_AGE = 300.0
 
@@ -136,7 +136,7 @@ async def test_requests_for_an_update_are_one_while_it_is_under_way(
     world: World, cluster: ScriptedCluster
 ) -> None:
     metadata = await open_metadata(cluster)
-    metadata.add(["t", "u"])
+    metadata.watch(["t", "u"])
     for _ in range(5):
         metadata.request_update()
     await metadata.wait_for_update()
@@ -183,6 +183,59 @@ async def test_an_unknown_topic_is_waited_for_and_then_explained(
     assert error is not None
     assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert metadata.error("late") is None
+
+
+async def test_a_partition_that_the_topic_lacks_is_waited_for_a_little(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    metadata = await open_metadata(cluster)
+    await metadata.wait_for_topic("t", 10.0)
+    began = world.loop.time()
+    with pytest.raises(
+        Unavailable, match=r"partition 2 of topic t is not there after 2 s: .*0 to 1"
+    ):
+        await metadata.wait_for_topic("t", 60.0, 2, patience=2.0)
+    assert 2 <= world.loop.time() - began < 5
+    waiting = asyncio.create_task(metadata.wait_for_topic("t", 60.0, 2, patience=2.0))
+    await asyncio.sleep(1)
+    cluster.leaders["t"] = [0, 1, 0]
+    assert (await waiting).partition_count == 3
+    # Only an answer tells that it is not there.
+    waiting = asyncio.create_task(metadata.wait_for_topic("t", 60.0, 3, patience=2.0))
+    for broker in cluster.brokers.values():
+        broker.answers[MetadataRequest] = lambda request: NO_ANSWER
+    await asyncio.sleep(25)
+    assert not waiting.done()
+    cluster.leaders["t"].append(1)
+    for broker in cluster.brokers.values():
+        broker.answers[MetadataRequest] = cluster.metadata
+    assert (await waiting).partition_count == 4
+
+
+async def test_partitions_behind_one_that_is_left_out_are_not_taken_for_it(
+    world: World, cluster: ScriptedCluster
+) -> None:
+    metadata = await open_metadata(cluster)
+    cluster.leaders["t"] = [0, 1, 0, 1]
+
+    def answer(request: MetadataRequest) -> MetadataResponse:
+        response = cluster.metadata(request)
+        for topic in response.topics:
+            topic.partitions = [each for each in topic.partitions if each.partition_index != 1]
+        return response
+
+    for broker in cluster.brokers.values():
+        broker.answers[MetadataRequest] = answer
+    view = await metadata.wait_for_topic("t", 10.0)
+    assert view.leaders == (0,)
+
+
+async def test_brokers_that_do_not_answer_are_named(cluster: ScriptedCluster) -> None:
+    for broker in cluster.brokers.values():
+        broker.answers[MetadataRequest] = lambda request: NO_ANSWER
+    metadata = await open_metadata(cluster)
+    with pytest.raises(Unavailable, match=r"broker-\d:9092\) did not answer$"):
+        await metadata.wait_for_topic("t", 5.0)
 
 
 def refuse_topics(broker: ScriptedBroker, code: ErrorCode) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from trimtab.client.network.outages import OutageLog
 from trimtab.client.producer import AsyncProducer
-from trimtab.cluster import Cluster
-from trimtab.errors import BrokerError, Unavailable
+from trimtab.cluster.embedded import Cluster
+from trimtab.kafka.errors import BrokerError, Unavailable
 
 
 def test_lines_come_at_once_then_ever_more_rarely_and_once_more_at_the_end(
@@ -28,8 +28,7 @@ def test_lines_come_at_once_then_ever_more_rarely_and_once_more_at_the_end(
     assert "attempt 11, for 1.0 s" in caplog.messages[1]
     times = [float(line.split(" for ")[1].split(" s")[0]) for line in caplog.messages]
     gaps = [after - before for before, after in pairwise(times)]
-    assert gaps[:6] == [1, 2, 4, 8, 16, 32]
-    assert set(gaps[6:]) == {60}
+    assert gaps == [1, 2, 4, 8, 16, 32, 64, 128, 256]
     count = len(caplog.messages)
     outages.reached("broker 1 (a:1)", 650.1)
     outages.reached("broker 1 (a:1)", 650.1)
@@ -91,3 +90,30 @@ def test_a_topic_that_does_not_come_is_named_while_send_waits_for_it(
     asyncio.run(scenario())
     line = next(line for line in caplog.messages if "nowhere" in line)
     assert "topic nowhere: UNKNOWN_TOPIC_OR_PARTITION" in line
+
+
+def test_an_outage_is_a_warning_from_its_third_second_on(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "trimtab.client")
+    outages = OutageLog("me")
+    for tenth in range(6001):
+        outages.failed("metadata", "no leader", 0.1, 50 + tenth / 10, patience=1.0)
+    levels = [record.levelno for record in caplog.records]
+    assert levels == [logging.INFO, logging.INFO, *[logging.WARNING] * (len(levels) - 2)]
+    assert "for 3.0 s" in caplog.messages[2]
+    assert len(levels) < 13, "seldom"
+
+
+def test_the_time_of_the_first_attempt_counts(caplog: pytest.LogCaptureFixture) -> None:
+    OutageLog("me").failed("broker 1", "it did not accept a connection", 0.1, 20.0, since=10.0)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "for 10.0 s" in caplog.text
+
+
+def test_what_nobody_tries_to_reach_any_more_begins_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    outages = OutageLog("me")
+    outages.failed("the coordinator", "it is loading", 0.1, 10.0)
+    outages.forget("the coordinator")
+    outages.failed("the coordinator", "it is loading", 0.1, 900.0)
+    assert caplog.records == []

@@ -10,8 +10,8 @@ import pytest
 from trimtab.client.fetcher.offsets import Isolation, isolation_of
 from trimtab.client.network.session import Session
 from trimtab.client.options import ADMIN, CONSUMER, client_options
-from trimtab.config import OptionTable
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.options import OptionTable
 
 
 def session_of(table: OptionTable, servers: Any, given: dict[str, object]) -> Session:

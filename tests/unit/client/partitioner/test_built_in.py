@@ -15,7 +15,7 @@ from tests.unit.client.scripted_load import ScriptedLoad, take_turns
 from trimtab.client.partitioner.built_in import BuiltInOptions, BuiltInPartitioner
 from trimtab.client.partitioner.protocol import Weight
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 MakeView = Callable[..., TopicView]
 LOAD = ScriptedLoad()

@@ -23,7 +23,7 @@ from trimtab.client.partitioner.protocol import PerRecordPartitioner
 from trimtab.client.partitioner.soonest import SoonestPartitioner
 from trimtab.client.partitioner.sticky import StickyPartitioner
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 MakeView = Callable[..., TopicView]
 LOAD = ScriptedLoad()

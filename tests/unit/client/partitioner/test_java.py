@@ -11,7 +11,7 @@ import pytest
 
 from trimtab.client.partitioner.java import JavaOptions, JavaPartitioner, LoadTable
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 MakeView = Callable[..., TopicView]
 

@@ -5,6 +5,8 @@ what only Java's way of drawing makes exact is run in `java` mode alone. Case 18
 defects: there both modes are asserted, and they differ.
 
 In `java` mode chance counts 0, 1, 2, …, as in Kafka's own tests.
+
+Long because it is a list of cases, one by one.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ from trimtab.client.partitioner.sticky import StickyPartitioner
 from trimtab.client.producer import AsyncProducer
 from trimtab.client.sender.node_record import NodeRecord
 from trimtab.client.topic_view import TopicView
-from trimtab.cluster import Cluster
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
+from trimtab.cluster.embedded import Cluster
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.compression import Compression
+from trimtab.kafka.wire.messages.produce import ProduceRequest, ProduceResponse
 from trimtab.sim.world import World
-from trimtab.wire.compression import Compression
-from trimtab.wire.messages.produce import ProduceRequest, ProduceResponse
 
 MODES = ("java", "kip")
 TOPIC = "topic"
@@ -160,7 +162,7 @@ class Bench:
         for partition in range(len(self.topic.queues)) if partitions is None else partitions:
             queue = self.topic.queues[partition]
             while queue.batches:
-                batch = self.accumulator.take(queue)
+                batch = self.accumulator.take_batch(queue)
                 taken.append(batch.size)
                 self.accumulator.complete(batch, 0, -1)
         return taken

@@ -9,7 +9,7 @@ import pytest
 
 from trimtab.client.partitioner.per_record import CallablePartitioner, RoundRobinPartitioner
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 MakeView = Callable[..., TopicView]
 

@@ -10,17 +10,22 @@ from hypothesis import strategies as st
 
 from tests.unit.client.conftest import view_of
 from tests.unit.client.scripted_load import ScriptedLoad
-from trimtab.client.partitioner.shares import FEW, Broker, SharedPool
+from trimtab.client.partitioner.shares import CATCH_UP, FEW, OUTAGE, BrokerShare, SharedPool
 
 QUANTUM = 100
 
 
-def pool_of(leaders: list[int], shrinking: float = 0.0) -> SharedPool:
+def pool_of(
+    leaders: list[int],
+    shrinking: float = 0.0,
+    owed: float = 1.0,
+    behind: dict[int, float] | None = None,
+) -> SharedPool:
     view = view_of(leaders)
-    return SharedPool(view, range(len(leaders)), False, shrinking, Random(3))
+    return SharedPool(view, range(len(leaders)), False, shrinking, owed, Random(3), behind)
 
 
-def found(pool: SharedPool, node_id: int) -> Broker:
+def found(pool: SharedPool, node_id: int) -> BrokerShare:
     return next(broker for broker in pool.brokers if broker.node_id == node_id)
 
 
@@ -65,40 +70,157 @@ def test_debts_sum_to_0_whoever_is_silent_in_between(
     steps: list[tuple[int, int, bool]],
 ) -> None:
     pool = pool_of([0, 1, 2, 3, 4, 4, 4])
-    for node_id, size, turns in steps:
+    for now, (node_id, size, turns) in enumerate(steps):
         broker = found(pool, node_id)
         if turns:
-            pool.set_silent(broker, not broker.is_silent, 500)
-        elif not broker.is_silent:
+            pool.note_silence(broker, -1.0 if broker.is_silent else now, now, 500)
+        else:
             pool.count_bytes(broker, size)
-        sharing = [each for each in pool.brokers if not each.is_out]
-        if sharing:
-            assert sum(map(pool.debt, sharing)) == pytest.approx(0.0, abs=1e-6)
+        assert sum(map(pool.debt, pool.brokers)) == pytest.approx(0.0, abs=1e-6)
 
 
-def test_what_a_broker_misses_in_a_short_silence_is_made_up_for() -> None:
+def count(pool: SharedPool, size: int, *node_ids: int) -> None:
+    for node_id in node_ids:
+        pool.count_bytes(found(pool, node_id), size)
+
+
+def shares(pool: SharedPool, turns: int) -> list[float]:
+    """The parts of so many bytes that brokers get if the one furthest behind gets each."""
+    got = dict.fromkeys((each.node_id for each in pool.brokers), 0)
+    for _ in range(turns):
+        broker = max(pool.brokers, key=pool.debt)
+        pool.count_bytes(broker, 1)
+        got[broker.node_id] += 1
+    return [got[node_id] / turns for node_id in sorted(got)]
+
+
+def test_what_a_broker_misses_while_it_is_silent_it_gets_later_at_twice_its_share() -> None:
     pool = pool_of([0, 1, 2])
     broker = found(pool, 0)
-    pool.set_silent(broker, True, 5000)
+    pool.note_silence(broker, 1.0, 2.0, 100)
+    assert broker.is_excused
+    count(pool, 900, 1, 2)
+    assert [pool.debt(found(pool, n)) for n in range(3)] == pytest.approx([0, 0, 0]), (
+        "the others share without it"
+    )
+    pool.note_silence(broker, -1.0, 2.0, 100)
+    assert pool.debt(broker) == 0.0, "no burst"
+    twice = CATCH_UP / (CATCH_UP + 2)
+    assert shares(pool, 3600) == pytest.approx([twice, (1 - twice) / 2, (1 - twice) / 2], abs=0.01)
+    assert broker.lag == pytest.approx(0.0, abs=2), "each of the others has got 900 more"
+    assert shares(pool, 900) == pytest.approx([1 / 3] * 3, abs=0.01)
+
+
+def test_one_that_is_the_credit_behind_is_not_excused_again_until_it_has_answered_enough() -> None:
+    pool = pool_of([0, 1, 2])
+    broker = found(pool, 0)
+    excused = []
+    for now in range(6):
+        pool.note_silence(broker, now, now, 500)
+        excused.append(broker.is_excused)
+        count(pool, 300, 1, 2)
+        pool.note_silence(broker, now, now, 500)
+        pool.note_silence(broker, -1.0, now, 500)
+    assert excused == [True, True, False, False, False, False]
+    assert pool.debt(broker) + broker.lag == pytest.approx(600 + 4 * 200)
+    count(pool, 2000, 0)
+    pool.note_silence(broker, 9.0, 9.0, 500)
+    assert broker.is_excused
+
+
+def test_what_a_broker_is_ahead_does_not_count_against_what_it_missed() -> None:
+    """Or it would miss as much more, each time."""
+    pool = pool_of([0, 1])
+    broker = found(pool, 0)
+    pool.note_silence(broker, 1.0, 1.0, 500)
+    count(pool, 600, 1)
+    pool.note_silence(broker, -1.0, 1.0, 500)
+    count(pool, 300, 0)
+    assert pool.debt(broker) < 0.0 < broker.lag
+    assert pool.debt(broker) + broker.lag < 500 <= broker.lag + 1e-6
+    pool.note_silence(broker, 2.0, 2.0, 500)
+    assert not broker.is_excused
+
+
+def test_another_silence_is_judged_anew_though_nobody_looked_in_between() -> None:
+    pool = pool_of([0, 1])
+    broker = found(pool, 0)
+    pool.note_silence(broker, 1.0, 2.0, 500)
+    count(pool, 600, 1)
+    pool.note_silence(broker, 1.0, 3.0, 500)
+    assert broker.is_excused, "the same one"
+    pool.note_silence(broker, 2.5, 3.0, 500)
+    assert not broker.is_excused
+
+
+def test_in_an_outage_no_more_is_owed() -> None:
+    pool = pool_of([0, 1, 2])
+    broker = found(pool, 0)
+    pool.note_silence(broker, 1.0, 1.0, 100)
+    count(pool, 300, 1, 2)
+    pool.note_silence(broker, 1.0, 1.0 + OUTAGE + 0.1, 100)
+    count(pool, 1_000_000, 1, 2)
+    pool.note_silence(broker, -1.0, 20.0, 100)
+    assert broker.lag == pytest.approx(300)
+    assert pool.debt(broker) == 0.0
+    # Found silent only now, and not excused before: likewise.
+    pool.note_silence(broker, 20.0, 21.0 + OUTAGE, 100)
+    assert broker.is_excused
+    pool.note_silence(broker, -1.0, 40.0, 100)
+    assert not broker.is_excused
+
+
+def test_with_a_bound_of_1_nothing_is_owed() -> None:
+    pool = pool_of([0, 1], shrinking=1.0, owed=0.0)
+    broker = found(pool, 0)
+    for now in range(5):
+        pool.note_silence(broker, now, now, 100)
+        assert broker.is_excused
+        count(pool, 900, 1)
+    pool.note_silence(broker, -1.0, 5.0, 100)
+    assert broker.lag == pool.debt(broker) == 0.0
+
+
+def test_while_no_broker_answers_all_share() -> None:
+    pool = pool_of([0, 1, 2])
+    for node_id in range(3):
+        pool.note_silence(found(pool, node_id), 1.0, 1.0, 100)
+        count(pool, 60, 2)
+    assert pool.is_mute
+    assert not any(each.is_excused for each in pool.brokers)
+    assert shares(pool, 900) == pytest.approx([1 / 3] * 3, abs=0.1)
+    pool.note_silence(found(pool, 1), 1.0, 99.0, 100)
+    assert not found(pool, 1).is_excused, "not even in an outage"
+    pool.note_silence(found(pool, 0), -1.0, 99.0, 100)
+    assert not pool.is_mute
     for node_id in (1, 2):
-        pool.count_bytes(found(pool, node_id), 3000)
-        pool.set_silent(broker, True, 5000)
-    pool.set_silent(broker, False, 5000)
-    assert [pool.debt(found(pool, n)) for n in range(3)] == pytest.approx([2000, -1000, -1000])
+        pool.note_silence(found(pool, node_id), 98.0, 99.0, 100)
+    assert [found(pool, n).is_excused for n in range(3)] == [False, True, True]
 
 
-def test_in_a_long_silence_no_more_than_the_credit_is_run_up() -> None:
-    pool = pool_of([0, 1, 2])
-    broker = found(pool, 0)
-    for _ in range(100):
-        for node_id in (1, 2):
-            pool.count_bytes(found(pool, node_id), 300)
-            pool.set_silent(broker, True, 1000)
-    pool.set_silent(broker, False, 1000)
-    debts = [pool.debt(found(pool, n)) for n in range(3)]
-    assert sum(debts) == pytest.approx(0.0)
-    assert 1000 * 2 / 3 <= debts[0] <= 1200
-    assert debts[1] == pytest.approx(debts[2], abs=300)
+def test_another_pool_begins_with_what_each_partition_is_behind() -> None:
+    before = pool_of([0, 1, 2, 2])
+    broker = found(before, 0)
+    before.note_silence(broker, 1.0, 1.0, 100)
+    for node_id in (1, 2, 2):
+        found(before, node_id).begin_turn(ScriptedLoad(), 1)
+        count(before, 600, node_id)
+    behind = before.behind()
+    assert behind == pytest.approx({0: 600, 1: 0, 2: 0, 3: 0})
+    pool, load = pool_of([1, 1, 2, 2], behind=behind), ScriptedLoad()
+    assert [found(pool, n).lag for n in (1, 2)] == pytest.approx([300, 0])
+    assert shares(pool, 900) == pytest.approx([2 / 3, 1 / 3], abs=0.01)
+    further = {partition: size + 50.0 for partition, size in behind.items()}
+    pool = pool_of([1, 1, 2, 2], behind=further)
+    assert [found(pool, n).lag for n in (1, 2)] == pytest.approx([300, 0]), "behind each other"
+    again = pool_of([1, 1, 2, 2], behind=behind)
+    broker = found(again, 1)
+    for _ in range(6):
+        assert broker.begin_turn(load, QUANTUM)[0] == 0
+        again.count_bytes(broker, 100)
+    broker.begin_turn(load, QUANTUM)
+    again.count_bytes(broker, 100)
+    assert broker.begin_turn(load, QUANTUM)[0] == 1
 
 
 def test_turns_go_to_the_partition_with_the_fewest_bytes() -> None:

@@ -26,7 +26,7 @@ from trimtab.client.partitioner.soonest import (
     SoonestPartitioner,
 )
 from trimtab.client.topic_view import TopicView
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 MakeView = Callable[..., TopicView]
 QUANTUM = 1000
@@ -309,8 +309,12 @@ def test_a_turn_ends_if_its_partition_has_gone_or_moved(make_view: MakeView) -> 
 # silence and recovery
 
 
-@pytest.mark.parametrize("bound", [STRICT, 0.1, FREE])
-def test_a_silent_broker_gets_no_turns_and_owes_none(bound: float, make_view: MakeView) -> None:
+@pytest.mark.parametrize(
+    ("bound", "share"), [(STRICT, 0.5), (0.1, 0.5), (1.0, 1 / 3), (FREE, 1 / 3)]
+)
+def test_a_silent_broker_gets_no_turns_and_later_at_most_twice_its_share(
+    bound: float, share: float, make_view: MakeView
+) -> None:
     view = make_view([0, 1, 2])
     load = load_of(view, 0.002, 0.002, 0.002)
     partitioner = soonest(bound)
@@ -323,10 +327,50 @@ def test_a_silent_broker_gets_no_turns_and_owes_none(bound: float, make_view: Ma
     produced = produce(partitioner, view, load, 1000)
     assert produced[0] == 0
     assert produced[1] == pytest.approx(produced[2], rel=0.02)
-    assert "does not answer" in (partitioner.weigh(view, load)[0].excluded or "")
+    weight = partitioner.weigh(view, load)[0]
+    assert "does not answer" in (weight.excluded or "")
+    assert weight.behind == pytest.approx(
+        max(0.0, 1 - bound) * 500_000, rel=0.02, abs=CREDIT * QUANTUM
+    )
     node.requests, node.moved_at = 0, load.clock
     produced = produce(partitioner, view, load, 300)
-    assert produced[0] == pytest.approx(100 * QUANTUM, abs=2 * CREDIT * QUANTUM)
+    assert produced[0] == pytest.approx(share * 300 * QUANTUM, abs=2 * CREDIT * QUANTUM)
+
+
+def test_a_silent_broker_that_is_behind_gets_its_share(make_view: MakeView) -> None:
+    """Else one that is often late, however shortly, would get less and less."""
+    view = make_view([0, 1, 2])
+    load = load_of(view, 0.002, 0.002, 0.002)
+    partitioner, node = soonest(), load.nodes[0]
+    for _ in range(50):
+        node.requests, node.moved_at = 1, load.clock
+        load.clock += 0.060
+        for other in (1, 2):
+            load.nodes[other].moved_at = load.clock
+        produce(partitioner, view, load, 40)
+        node.requests, node.moved_at = 0, load.clock
+        produce(partitioner, view, load, 1)
+    share = load.chosen.total() / 3
+    assert load.chosen[0] >= share - (2 * CREDIT + 2 + 40 / 3) * QUANTUM
+
+
+def test_what_was_missed_is_made_up_for_although_the_leader_changed(make_view: MakeView) -> None:
+    view = make_view([0, 1, 2])
+    load = load_of(view, 0.002, 0.002, 0.002)
+    partitioner, node = soonest(), load.nodes[0]
+    produce(partitioner, view, load, 3)
+    node.requests, node.moved_at = 1, NOW
+    load.clock = NOW + 1.0
+    for other in (1, 2):
+        load.nodes[other].moved_at = load.clock
+    assert produce(partitioner, view, load, 60)[0] == 0
+    moved = make_view([1, 1, 2])
+    load.leaders = moved.leaders
+    produced = produce(partitioner, moved, load, 27)
+    assert set(produced) == {0, 2}, "partition 1 has got enough"
+    produce(partitioner, moved, load, 300)
+    mean = load.chosen.total() / 3
+    assert all(abs(each - mean) <= 2 * CREDIT * QUANTUM for each in load.chosen.values())
 
 
 def test_if_all_are_silent_one_is_chosen_all_the_same(make_view: MakeView) -> None:

@@ -15,12 +15,14 @@ import pytest
 from trimtab.client.accumulator.queues_cy import Delivery
 from trimtab.client.admin import AsyncAdmin
 from trimtab.client.producer import AsyncProducer
-from trimtab.cluster import Cluster
+from trimtab.cluster.embedded import Cluster
+from trimtab.sim.network import ANY, NetworkLink
 from trimtab.sim.world import World
 
 
 class Setting(NamedTuple):
-    """`late` are milliseconds by broker; `later` those that broker 0 has from `changes_at` on."""
+    """`late` are milliseconds by broker; `later` those that broker 0 has from `changes_at` on;
+    `link` is the way to broker 0."""
 
     late: Mapping[int, float]
     partitions: int
@@ -29,6 +31,7 @@ class Setting(NamedTuple):
     records: int = 8192
     later: float = 0.0
     changes_at: float = math.inf
+    link: NetworkLink = NetworkLink()
 
 
 SERIES_1 = Setting({0: 20}, 3, 2048, 512)
@@ -88,6 +91,8 @@ async def _produce(world: World, setting: Setting, balance: str | float | None) 
                 await admin.create_topic("foo", partitions=setting.partitions)
                 (topic,) = (await admin.describe_topics(["foo"])).values()
                 leaders = topic.leaders
+            first = cluster.bootstrap_servers.split(",")[0]
+            world.network.set_link(first, ANY, setting.link)
             for broker, late in setting.late.items():
                 cluster.slow(broker=broker, produce_ms=late)
             async with AsyncProducer(
@@ -180,3 +185,16 @@ def test_a_broker_that_freezes_gets_nothing_after_twice_its_usual_time(
     first, last = min(each.second for each in lost), max(each.second for each in lost)
     usual_ms = statistics.median(each.latency for each in measured.sent)
     assert 1000 * (last - first) < 2 * max(1.0, usual_ms)
+
+
+@pytest.mark.parametrize(("balance", "share"), [("strict", 1 / 3), (0.1, 0.3)])
+@pytest.mark.parametrize(("late_share", "late_ms"), [(0.05, 60), (0.025, 50)])
+def test_a_broker_that_is_late_at_random_gets_its_share(
+    balance: str | float, share: float, late_share: float, late_ms: float
+) -> None:
+    """Its requests and its answers are late, so a tenth of the latter, or 5 %."""
+    setting = Setting({}, 3, 2048, 512, link=NetworkLink(late_share=late_share, late_ms=late_ms))
+    measured = measure(setting, balance)
+    got = statistics.mean(each.broker == 0 for each in measured.sent)
+    assert got == pytest.approx(share, abs=0.02)
+    assert measured.average < measure(setting, None).average

@@ -14,7 +14,7 @@ import pytest
 
 from trimtab.client.network.backoff import Backoff
 from trimtab.client.sender.identity import LAST_EPOCH, Anonymous, Identity, sequence_after
-from trimtab.errors import BrokerError, ErrorCode, Unavailable
+from trimtab.kafka.errors import BrokerError, ErrorCode, Unavailable
 
 OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -409,8 +409,8 @@ class _Broker:
 
 def _ask(*answers: object) -> tuple[Any, list[object]]:
     """An identity and its calls to the sender, after these answers of brokers."""
+    from trimtab.kafka.wire.messages.init_producer_id import InitProducerIdResponse
     from trimtab.sim.world import World
-    from trimtab.wire.messages.init_producer_id import InitProducerIdResponse
 
     told: list[object] = []
 

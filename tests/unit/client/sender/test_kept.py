@@ -11,11 +11,14 @@ from trimtab.client.admin import AsyncAdmin
 from trimtab.client.consumer import AsyncConsumer
 from trimtab.client.producer import AsyncProducer
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
-from trimtab.errors import BrokerError, ErrorCode, TransactionError, UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import BrokerError, ErrorCode, TransactionError, UsageError
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from trimtab.sim.virtual_cluster import VirtualCluster
 from trimtab.sim.world import World
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 pytestmark = pytest.mark.kip(939)
 

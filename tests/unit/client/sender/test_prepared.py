@@ -19,14 +19,14 @@ from tests.unit.client.scripted_transactions import (
 )
 from trimtab.client.producer import AsyncProducer
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
-from trimtab.errors import BrokerError, ErrorCode, TransactionError, Unavailable, UsageError
+from trimtab.kafka.errors import BrokerError, ErrorCode, TransactionError, Unavailable, UsageError
+from trimtab.kafka.wire.messages import APIS_BY_REQUEST
+from trimtab.kafka.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from trimtab.kafka.wire.messages.end_txn import EndTxnRequest
+from trimtab.kafka.wire.messages.find_coordinator import FindCoordinatorRequest
+from trimtab.kafka.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.kafka.wire.messages.produce import ProduceRequest
 from trimtab.sim.world import World
-from trimtab.wire.messages import APIS_BY_REQUEST
-from trimtab.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from trimtab.wire.messages.end_txn import EndTxnRequest
-from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
-from trimtab.wire.messages.produce import ProduceRequest
 
 TWO_PHASE: dict[RequestClass, tuple[int, int]] = {InitProducerIdRequest: (0, 6)}
 

@@ -11,9 +11,13 @@ import pytest
 from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER
 from tests.unit.client.scripted_produce import ProduceCluster
 from trimtab.client.producer import AsyncProducer
-from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.produce import ProduceRequest
+from trimtab.kafka.errors import BrokerError, ErrorCode, Unavailable, UsageError
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from trimtab.kafka.wire.messages.produce import ProduceRequest
 
 
 async def test_records_arrive_in_order_with_their_offsets(kafka: ProduceCluster) -> None:
@@ -280,6 +284,18 @@ async def test_closing_in_time_fails_unacknowledged_batches(kafka: ProduceCluste
         delivery = await producer.send("topic", b"x", partition=0)
         await producer.close(timeout=1)
         with pytest.raises(Unavailable, match="closed before this was acknowledged"):
+            await delivery
+
+
+async def test_without_a_producer_id_the_error_says_so(kafka: ProduceCluster) -> None:
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    for broker in kafka.cluster.brokers.values():
+        broker.answers[InitProducerIdRequest] = lambda request: InitProducerIdResponse(
+            error_code=code, producer_id=-1, producer_epoch=-1
+        )
+    async with kafka.producer(delivery_timeout_ms=2000, request_timeout_ms=1000) as producer:
+        delivery = await producer.send("topic", b"x", partition=0)
+        with pytest.raises(Unavailable, match=f"this producer has no id yet: .*{code.name}"):
             await delivery
 
 

@@ -13,10 +13,10 @@ import pytest
 from tests.unit.client.scripted_broker import NO_ANSWER
 from tests.unit.client.scripted_produce import ProduceCluster
 from trimtab.client.producer import AsyncProducer
-from trimtab.errors import ErrorCode, Unavailable
-from trimtab.records import TopicPartition
-from trimtab.wire.batch_cy import read_records
-from trimtab.wire.messages.produce import ProduceRequest, ProduceResponse
+from trimtab.kafka.errors import ErrorCode, Unavailable
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.batch_cy import read_records
+from trimtab.kafka.wire.messages.produce import ProduceRequest, ProduceResponse
 
 ZERO = TopicPartition("topic", 0)
 

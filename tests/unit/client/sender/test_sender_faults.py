@@ -1,4 +1,7 @@
-"""What the sender makes of refusals, silence, slowness and change, in virtual time."""
+"""What the sender makes of refusals, silence, slowness and change, in virtual time.
+
+Long because it is a list of what may go wrong, one case by one.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ from trimtab.client.metrics_cy import ProducerMetrics
 from trimtab.client.producer import AsyncProducer
 from trimtab.client.sender.identity import LAST_EPOCH
 from trimtab.client.sender.node_record import NodeRecord
-from trimtab.errors import AuthenticationFailed, BrokerError, ErrorCode, Unavailable
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
-from trimtab.wire.messages.produce import (
+from trimtab.kafka.errors import AuthenticationFailed, BrokerError, ErrorCode, Unavailable
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.kafka.wire.messages.produce import (
     LeaderIdAndEpoch,
     NodeEndpoint,
     ProduceRequest,
@@ -259,7 +262,7 @@ async def test_a_topic_that_is_created_again_is_written_to_from_its_beginning(
 
 
 def _refuse_all(request: Any, response: ProduceResponse, code: ErrorCode) -> ProduceResponse:
-    from trimtab.wire.messages.produce import PartitionProduceResponse, TopicProduceResponse
+    from trimtab.kafka.wire.messages.produce import PartitionProduceResponse, TopicProduceResponse
 
     return replace(
         response,

@@ -11,7 +11,7 @@ from tests.unit.client.scripted_transactions import (
     TransactionCluster,
 )
 from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 
 @pytest.mark.parametrize(

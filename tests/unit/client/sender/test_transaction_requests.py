@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from trimtab.client.sender.transaction_requests import refusal_of_offsets, refusal_of_partitions
-from trimtab.errors import ErrorCode
-from trimtab.wire.messages.add_partitions_to_txn import (
+from trimtab.kafka.errors import ErrorCode
+from trimtab.kafka.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
 )
-from trimtab.wire.messages.txn_offset_commit import (
+from trimtab.kafka.wire.messages.txn_offset_commit import (
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,

@@ -16,13 +16,13 @@ from trimtab.client.sender.transaction_state import (
     RENAME,
     SEND,
     SEND_OFFSETS,
-    Lifecycle,
     State,
+    TransactionLifecycle,
     explain,
     is_fatal_from_coordinator,
     is_fatal_to_produce,
 )
-from trimtab.errors import BrokerError, ErrorCode, TransactionError, Unavailable, UsageError
+from trimtab.kafka.errors import BrokerError, ErrorCode, TransactionError, Unavailable, UsageError
 
 CALLS = (RENAME, INIT, BEGIN, SEND, SEND_OFFSETS, PREPARE, COMMIT, ABORT)
 ERRORS = (State.ABORTABLE_ERROR, State.FATAL_ERROR)
@@ -36,12 +36,12 @@ ALLOWED = {
 CAUSE = Unavailable("broker 0 did not answer")
 
 
-def lifecycle_in(state: State) -> Lifecycle:
+def lifecycle_in(state: State) -> TransactionLifecycle:
     """A lifecycle that has reached a state by the shortest path."""
     ways: list[list[State]] = [[State.UNINITIALIZED]]
     for way in ways:
         if way[-1] is state:
-            made = Lifecycle()
+            made = TransactionLifecycle()
             for step in way[1:]:
                 made.move(step, CAUSE if step in ERRORS else None)
             return made
@@ -122,13 +122,16 @@ def test_a_timeout_is_never_fatal_to_produce() -> None:
     assert not is_fatal_to_produce(CAUSE)
 
 
-def test_an_error_is_explained_unless_the_broker_did() -> None:
+def test_an_error_is_explained_once_behind_what_the_broker_said() -> None:
     bare = BrokerError(ErrorCode.PRODUCER_FENCED, "", "transactional id orders")
     assert str(explain(bare)).startswith(
         "transactional id orders: PRODUCER_FENCED (90): another producer"
     )
     said = BrokerError(ErrorCode.PRODUCER_FENCED, "by epoch 4")
-    assert explain(said) is said
+    explained = explain(said)
+    assert "by epoch 4; another producer" in str(explained)
+    assert "raise that, or commit more often" in str(explained)
+    assert explain(explained) is explained
     assert explain(CAUSE) is CAUSE
 
 

@@ -1,5 +1,8 @@
 """Transactions against a coordinator that keeps Kafka's rules, in both generations of the protocol
-(`trimtab.client.sender.transactions`, `trimtab.client.network.coordinator`)."""
+(`trimtab.client.sender.transactions`, `trimtab.client.network.coordinator`).
+
+Long because both generations of the protocol run through the same cases.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,17 @@ from tests.unit.client.scripted_transactions import (
 )
 from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
 from trimtab.client.producer import AsyncProducer
-from trimtab.errors import BrokerError, ErrorCode, TransactionError, Unavailable, UsageError
-from trimtab.sim.network import ANY, Link
+from trimtab.kafka.errors import BrokerError, ErrorCode, TransactionError, Unavailable, UsageError
+from trimtab.kafka.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from trimtab.kafka.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from trimtab.kafka.wire.messages.api_versions import ApiVersionsRequest
+from trimtab.kafka.wire.messages.end_txn import EndTxnRequest
+from trimtab.kafka.wire.messages.find_coordinator import FindCoordinatorRequest
+from trimtab.kafka.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.kafka.wire.messages.produce import ProduceRequest
+from trimtab.kafka.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
+from trimtab.sim.network import ANY, NetworkLink
 from trimtab.sim.world import World
-from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from trimtab.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from trimtab.wire.messages.api_versions import ApiVersionsRequest
-from trimtab.wire.messages.end_txn import EndTxnRequest
-from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
-from trimtab.wire.messages.produce import ProduceRequest
-from trimtab.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 GROUP = ConsumerGroup("readers", 3, "member-1", "instance-1")
 
@@ -351,7 +354,6 @@ async def test_a_coordinator_that_moves_is_found_again(brokers: TransactionClust
         ErrorCode.CONCURRENT_TRANSACTIONS,
         HANG_UP,
     ],
-    ids=str,
 )
 async def test_retriable_errors_are_waited_out(brokers: TransactionCluster, code: object) -> None:
     script = brokers.script
@@ -389,7 +391,7 @@ async def test_version_2_leaves_brokers_the_time_to_write_markers(
     newer: TransactionCluster, latency_ms: float, between_ms: float
 ) -> None:
     """As long as EndTxn took, and 3 ms at most."""
-    newer.world.network.set_link(ANY, ANY, Link(latency_ms, latency_ms))
+    newer.world.network.set_link(ANY, ANY, NetworkLink(latency_ms, latency_ms))
     async with newer.producer() as producer:
         await producer.init_transactions()
         for _ in range(2):

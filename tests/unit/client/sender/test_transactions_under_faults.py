@@ -14,16 +14,16 @@ import pytest
 from tests.unit.client.scripted_broker import HANG_UP, NO_ANSWER, RequestClass
 from tests.unit.client.scripted_transactions import OTHER, TOPIC, make_transaction_cluster
 from trimtab.client.group_offsets import ConsumerGroup
-from trimtab.errors import ErrorCode, TransactionError, Unavailable
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import ErrorCode, TransactionError, Unavailable
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from trimtab.kafka.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from trimtab.kafka.wire.messages.end_txn import EndTxnRequest
+from trimtab.kafka.wire.messages.find_coordinator import FindCoordinatorRequest
+from trimtab.kafka.wire.messages.init_producer_id import InitProducerIdRequest
+from trimtab.kafka.wire.messages.produce import ProduceRequest
+from trimtab.kafka.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from trimtab.sim.world import World
-from trimtab.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from trimtab.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from trimtab.wire.messages.end_txn import EndTxnRequest
-from trimtab.wire.messages.find_coordinator import FindCoordinatorRequest
-from trimtab.wire.messages.init_producer_id import InitProducerIdRequest
-from trimtab.wire.messages.produce import ProduceRequest
-from trimtab.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 GROUP = ConsumerGroup("readers", 3, "member-1", "instance-1")
 COORDINATORS = (

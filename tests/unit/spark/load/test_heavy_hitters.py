@@ -10,8 +10,8 @@ from trimtab.spark.load.heavy_hitters import HeavyHitters, Hitter
 
 def test_few_keys_are_counted_exactly() -> None:
     sketch: HeavyHitters[str] = HeavyHitters(3)
-    sketch.add([("a", 2, 20, 0), ("b", 1, 5, 2)])
-    sketch.add([("a", 1, 1, 1), ("c", 7, 7, 0)])
+    sketch.count_keys([("a", 2, 20, 0), ("b", 1, 5, 2)])
+    sketch.count_keys([("a", 1, 1, 1), ("c", 7, 7, 0)])
     assert dict(sketch) == {
         "a": Hitter(3, 21, 1, 0),
         "b": Hitter(1, 5, 2, 0),
@@ -22,10 +22,10 @@ def test_few_keys_are_counted_exactly() -> None:
 
 def test_the_rarest_are_forgotten_and_the_floor_says_how_much() -> None:
     sketch: HeavyHitters[str] = HeavyHitters(2)
-    sketch.add([("a", 9, 9, 0), ("b", 5, 5, 0), ("c", 3, 3, 0)])
+    sketch.count_keys([("a", 9, 9, 0), ("b", 5, 5, 0), ("c", 3, 3, 0)])
     assert set(dict(sketch)) == {"a", "b"}
     assert sketch.floor == 3
-    sketch.add([("c", 4, 4, 0)])
+    sketch.count_keys([("c", 4, 4, 0)])
     # c may have had three records before it was met again.
     assert dict(sketch)["a"] == Hitter(9, 9, 0, 0)
     assert dict(sketch)["c"] == Hitter(4, 4, 0, 3)
@@ -37,7 +37,7 @@ def test_true_counts_lie_between_the_bounds_whatever_the_order() -> None:
         drawn = [int(random.paretovariate(0.7)) for _ in range(5000)]
         sketch: HeavyHitters[int] = HeavyHitters(capacity)
         for key in drawn:
-            sketch.add([(key, 1, 1, 0)])
+            sketch.count_keys([(key, 1, 1, 0)])
         kept = dict(sketch)
         true = Counter(drawn)
         assert 0 < len(kept) <= capacity

@@ -34,8 +34,8 @@ def to_batch(rows: Iterable[tuple[str, int | None, bytes | None, int, int]]) -> 
 
 def sketch(batches: list[pa.RecordBatch], counters: int = 10) -> list[dict[str, Any]]:
     sketcher = KeySketcher("key", counters)
-    made = [part for batch in batches for part in sketcher.add(batch)]
-    made += sketcher.finish()
+    made = [part for batch in batches for part in sketcher.eval(batch)]
+    made += sketcher.terminate()
     names = ["topic", "start", "key", "Records", "Bytes", "Missed", "Partition"]
     assert all(batch.schema.names == names for batch in made)
     return [row for batch in made for row in batch.to_pylist()]

@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.errors import CorruptData, UsageError
-from trimtab.spark.load.log_segments import Segment, divide_segments, find_segments, read_headers
-from trimtab.wire.batch_cy import BatchBuilder
-from trimtab.wire.batch_header import restamp
+from trimtab.kafka.errors import CorruptData, UsageError
+from trimtab.kafka.wire.batch_cy import BatchBuilder
+from trimtab.kafka.wire.batch_header import restamp
+from trimtab.spark.load.log_segments import (
+    SegmentFile,
+    divide_segments,
+    find_segments,
+    read_headers,
+)
 
 
 def make_batch(base_offset: int, size: int = 10) -> bytes:
@@ -26,7 +31,7 @@ def write_segment(directory: Path, name: str, base_offset: int, content: bytes) 
     (directory / name / f"{base_offset:020d}.log").write_bytes(content)
 
 
-def read_offsets(segment: Segment) -> list[int]:
+def read_offsets(segment: SegmentFile) -> list[int]:
     found: list[int] = []
     for columns in read_headers(segment):
         found += struct.unpack(f"={columns.rows}q", columns.base_offset)
@@ -46,9 +51,9 @@ def test_segments_of_live_partitions_are_found_the_largest_first(tmp_path: Path)
     (tmp_path / "file-0").write_bytes(b"no directory")
     root = str(tmp_path)
     first, second, third = find_segments([root])
-    assert first == Segment(root, "a-topic", 0, 17, 30)
-    assert second == Segment(root, "other", 12, 0, 20)
-    assert third == Segment(root, "a-topic", 0, 0, 10)
+    assert first == SegmentFile(root, "a-topic", 0, 17, 30)
+    assert second == SegmentFile(root, "other", 12, 0, 20)
+    assert third == SegmentFile(root, "a-topic", 0, 0, 10)
     assert Path(first.path).read_bytes() == b"x" * 30
     assert find_segments([root], topics=["other"]) == [second]
     assert find_segments([root], topics=[]) == []
@@ -57,8 +62,8 @@ def test_segments_of_live_partitions_are_found_the_largest_first(tmp_path: Path)
 
 
 def test_large_segments_have_a_task_each_and_small_ones_share() -> None:
-    def of(size: int) -> Segment:
-        return Segment("d", "t", 0, 0, size)
+    def of(size: int) -> SegmentFile:
+        return SegmentFile("d", "t", 0, 0, size)
 
     segments = [of(size) for size in (500, 100, 60, 40, 30, 0)]
     sizes = [[each.size for each in part] for part in divide_segments(segments, 100)]

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from trimtab.client.group_offsets import OffsetAndMetadata
-from trimtab.errors import BrokerError, ErrorCode
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import BrokerError, ErrorCode
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.load import snapshots
 from trimtab.spark.load.inputs import KEYS, to_arrow
 from trimtab.spark.load.snapshots import SCHEMAS, Snapshot, take_snapshot, to_tables

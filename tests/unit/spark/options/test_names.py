@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.errors import UsageError
-from trimtab.spark.options.names import SINK, SOURCE, SparkOption
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.options import Option, write
+from trimtab.spark.options.names import SINK, SOURCE
 from trimtab.spark.options.sink import read_sink_options
 from trimtab.spark.options.source import read_options, read_stream_options
 
@@ -18,7 +19,7 @@ REQUIRED = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "flights"}
 def defaults_for(kind: str) -> dict[str, str]:
     """What a user would write to get the defaults of a batch or a stream."""
     return {
-        option.name: option.default
+        option.name: write(option.default) or ""
         for option in SOURCE
         if option.default and option.applies in ("", kind)
     }
@@ -61,7 +62,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("kind", ["batch", "stream"])
 @pytest.mark.parametrize("option", SOURCE, ids=lambda option: option.name)
-def test_an_option_has_an_effect_where_it_is_said_to(option: SparkOption, kind: str) -> None:
+def test_an_option_has_an_effect_where_it_is_said_to(option: Option, kind: str) -> None:
     read = read_options if kind == "batch" else read_stream_options
     given = dict(REQUIRED)
     if option.name.endswith("Strategy"):
@@ -82,13 +83,13 @@ def test_an_option_has_an_effect_where_it_is_said_to(option: SparkOption, kind: 
 
 
 def test_the_default_of_delivery_is_the_one_that_is_said() -> None:
-    given = {option.name: option.default for option in SINK if option.default}
+    given = {option.name: write(option.default) or "" for option in SINK if option.default}
     servers = {"kafka.bootstrap.servers": "127.0.0.1:9092", "topic": "flights"}
     assert given
     assert read_sink_options({**servers, **given}) == read_sink_options(servers)
 
 
 @pytest.mark.parametrize("option", [*SOURCE, *SINK], ids=lambda option: option.name)
-def test_the_guide_has_every_option(option: SparkOption) -> None:
+def test_the_guide_has_every_option(option: Option) -> None:
     guide = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
     assert re.search(rf"[`\"]{re.escape(option.name)}[`\"=]", guide)

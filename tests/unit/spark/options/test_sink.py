@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 from trimtab.spark.options import sink as sink_options
 from trimtab.spark.options.sink import DEFAULTS, check_columns, read_sink_options
 
@@ -49,6 +49,10 @@ def test_names_count_in_any_case_and_the_producers_options_pass_through() -> Non
     ("changes", "message"),
     [
         ({"kafka.bootstrap.servers": " "}, "kafka.bootstrap.servers is missing"),
+        (
+            {"kafka.bootstrap.servers": "", "kafka.bootstrap.server": "here:1"},
+            "unknown option kafka.bootstrap.server: did you mean kafka.bootstrap.servers",
+        ),
         ({"bootstrap.servers": "there:1"}, "contradict each other"),
         ({"topik": "t"}, "unknown option topik of a write: did you mean topic?"),
         ({"client.rack": "a"}, "did you mean clientRack?"),

@@ -6,15 +6,16 @@ import logging
 
 import pytest
 
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
+from trimtab.spark.options.client import resolve_rack
 from trimtab.spark.options.source import (
     Timestamps,
     read_options,
     read_stream_options,
-    resolve_rack,
     warn_of_unused,
 )
+from trimtab.spark.options.values import EVERY_PARTITION
 
 REQUIRED = {"kafka.bootstrap.servers": "here:9092", "subscribe": "flights"}
 ZERO, ONE = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -61,6 +62,19 @@ def test_offsets_and_assignment_as_json() -> None:
     assert options.partitions == (ONE, ZERO, TopicPartition("b", 2))
     assert options.starting == {ZERO: 23, ONE: -2}
     assert options.ending == {ZERO: 42, ONE: -1}
+
+
+def test_a_topic_with_a_word_is_not_compared_partition_by_partition() -> None:
+    given = {"bootstrap.servers": "here:9092", "subscribe": "a,b"}
+    given["startingOffsets"] = '{"a":"earliest","b":{"0":7}}'
+    given["endingOffsets"] = '{"a":{"0":5},"b":{"0":6}}'
+    with pytest.raises(UsageError, match="b-0: startingOffsets 7 is after endingOffsets 6"):
+        read_options(given)
+    given["endingOffsets"] = '{"a":{"0":5},"b":"latest"}'
+    assert read_options(given).starting == {
+        TopicPartition("a", EVERY_PARTITION): -2,
+        TopicPartition("b", 0): 7,
+    }
 
 
 def test_one_time_comes_before_times_and_times_before_offsets() -> None:
@@ -168,6 +182,10 @@ def test_a_rack_is_a_name_or_a_variable_of_the_process(monkeypatch: pytest.Monke
         ({"provider": "trimtab"}, "cannot be a table of a catalog"),
         ({"kafka.bootstrap.servers": None}, "kafka.bootstrap.servers is missing"),
         ({"kafka.bootstrap.servers": " "}, "kafka.bootstrap.servers is missing"),
+        (
+            {"kafka.bootstrap.servers": None, "kafka.bootstrap.server": "here:1"},
+            "unknown option kafka.bootstrap.server: did you mean kafka.bootstrap.servers",
+        ),
         ({"bootstrap.servers": "there:1"}, "contradict"),
         ({"subscribe": None}, "exactly one of the options .* not none"),
         ({"assign": '{"a":[0]}'}, "not subscribe and assign"),
@@ -192,6 +210,8 @@ def test_a_rack_is_a_name_or_a_variable_of_the_process(monkeypatch: pytest.Monke
         ({"startingOffsets": "latest"}, "would be empty"),
         ({"endingOffsets": "earliest"}, "would be empty"),
         ({"startingOffsets": '{"a":{"0":-1}}'}, r"-1 \(latest\) for a-0"),
+        ({"startingOffsets": '{"a":"latest"}'}, r"-1 \(latest\) for a: a batch would be empty"),
+        ({"endingOffsets": '{"a":"earliest"}'}, r"-2 \(earliest\) for a: a batch would be empty"),
         ({"endingOffsets": '{"a":{"0":-2}}'}, r"-2 \(earliest\) for a-0"),
         ({"endingOffsets": '{"a":{"0":-3}}'}, "cannot be read"),
         ({"endingOffsets": '{"a":[1]}'}, "cannot be read"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trimtab.errors import UsageError
-from trimtab.spark.options.values import GivenOptions
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
+from trimtab.spark.options.values import EVERY_PARTITION, GivenOptions
 
 NAME = "anOption"
 
@@ -48,3 +49,18 @@ def test_white_space_around_a_value_does_not_count() -> None:
     assert given(" true\n").flag(NAME, False)
     assert given(" 12 ").number(NAME, 0) == 12
     assert given(" .* ").pattern(NAME) == ".*"
+
+
+def test_a_topic_has_offsets_by_partition_or_a_word_for_all() -> None:
+    found = given('{"t":{"0":23,"1":-1},"u":"Earliest","v":"latest"}').offsets(NAME, -2)
+    assert found == {
+        TopicPartition("t", 0): 23,
+        TopicPartition("t", 1): -1,
+        TopicPartition("u", EVERY_PARTITION): -2,
+        TopicPartition("v", EVERY_PARTITION): -1,
+    }
+    for wrong in ('{"t":"soon"}', '{"t":-2}', '{"t":{"0":"earliest"}}', '{"t":{"-1":5}}'):
+        with pytest.raises(UsageError, match=r"cannot be read: .*\"topicB\":\"earliest\""):
+            given(wrong).offsets(NAME, -2)
+    with pytest.raises(UsageError, match="cannot be read"):
+        given('{"t":"earliest"}').times(NAME)

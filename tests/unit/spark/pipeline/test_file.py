@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 from trimtab.spark.pipeline.file import Pipeline, Sink, Source, Step, read_pipeline
 
 WHOLE = """

@@ -24,7 +24,10 @@ Identifier: late [id = f9ef965d, runId = 70119a97]
     ("text", "said"),
     [
         (TRACE.format("TypeError: no such thing"), "TypeError: no such thing"),
-        (TRACE.format("trimtab.errors.Unavailable: nobody is there"), "nobody is there (Unavailab"),
+        (
+            TRACE.format("trimtab.kafka.errors.Unavailable: nobody is there"),
+            "nobody is there (Unavailab",
+        ),
         (
             "\n[PARSE] Syntax error. SQLSTATE: 42601 (line 2, pos 14)\n\n== SQL ==\nCREATE\n",
             "[PARS",

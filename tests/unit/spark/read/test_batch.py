@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection
 
 import pytest
 from pyspark.sql.datasource import DataSourceReader, EqualTo, InputPartition
 from pyspark.sql.types import StructType
 
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import UsageError
 from trimtab.spark.options.source import SourceOptions, read_options
 from trimtab.spark.read import cluster
-from trimtab.spark.read.batch import FilteringTopicReader, TopicReader, check_columns
+from trimtab.spark.read.batch import FilteringTopicReader, TopicBatchReader, check_columns
+from trimtab.spark.read.cluster import Found
 from trimtab.spark.read.filters import Limits
-from trimtab.spark.read.packing import AUTO_TASKS, Task
+from trimtab.spark.read.packing import AUTO_TASKS, Task, TaskInput
 from trimtab.spark.read.ranges import OffsetRange
 from trimtab.spark.source import TrimtabDataSource
 
 GIVEN = {"kafka.bootstrap.servers": "here:9092", "subscribe": "flights"}
+IDS = {"flights": b"\x11" * 16}
 
 
 def test_columns_keep_their_order_and_nullability() -> None:
@@ -55,9 +55,9 @@ def test_a_plan_is_cut_as_the_options_say_and_filters_reach_it(
 ) -> None:
     asked: list[Limits] = []
 
-    def find_ranges(options: SourceOptions, limits: Limits) -> list[OffsetRange]:
+    def find_ranges(options: SourceOptions, limits: Limits) -> Found:
         asked.append(limits)
-        return [OffsetRange("flights", 0, 0, 10)]
+        return Found([OffsetRange("flights", 0, 0, 10)], IDS, {})
 
     monkeypatch.setattr(cluster, "find_ranges", find_ranges)
     given = {**GIVEN, "maxRecordsPerPartition": "6", "kafka.group.id": "g"}
@@ -65,8 +65,8 @@ def test_a_plan_is_cut_as_the_options_say_and_filters_reach_it(
     reader.pushFilters([EqualTo(("partition",), 0)])
     copy = pickle.loads(pickle.dumps(reader))
     assert [each.value for each in copy.partitions()] == [
-        (OffsetRange("flights", 0, 0, 5),),
-        (OffsetRange("flights", 0, 5, 10),),
+        TaskInput((OffsetRange("flights", 0, 0, 5),), IDS),
+        TaskInput((OffsetRange("flights", 0, 5, 10),), IDS),
     ]
     assert asked == [Limits(partitions={0}, first_partition=0, end_partition=1)]
     assert caplog.text.count("kafka.group.id") == 1
@@ -74,18 +74,12 @@ def test_a_plan_is_cut_as_the_options_say_and_filters_reach_it(
 
 def test_small_partitions_share_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     ranges = [OffsetRange("flights", number, 0, 20) for number in range(1000)]
-
-    def find_leaders(
-        options: SourceOptions, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        return {each: each.partition % 3 for each in partitions}
-
-    monkeypatch.setattr(cluster, "find_ranges", lambda options, limits: ranges)
-    monkeypatch.setattr(cluster, "find_leaders", find_leaders)
+    found = Found(ranges, IDS, {"flights": [number % 3 for number in range(1000)]})
+    monkeypatch.setattr(cluster, "find_ranges", lambda options, limits: found)
 
     def tasks(**options: str) -> list[Task]:
-        reader = TopicReader(read_options({**GIVEN, **options}), [("offset", True)])
-        return [each.value for each in reader.partitions()]
+        reader = TopicBatchReader(read_options({**GIVEN, **options}), [("offset", True)])
+        return [each.value.ranges for each in reader.partitions()]
 
     assert len(tasks()) == AUTO_TASKS
     assert len(tasks(minPartitions="200")) == 200
@@ -97,5 +91,5 @@ def test_small_partitions_share_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_task_of_a_plan_without_partitions_reads_nothing() -> None:
-    reader = TopicReader(read_options(GIVEN), [("offset", True)])
+    reader = TopicBatchReader(read_options(GIVEN), [("offset", True)])
     assert list(reader.read(InputPartition(None))) == []

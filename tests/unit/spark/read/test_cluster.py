@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 
 from trimtab import Admin, Cluster, Producer
-from trimtab.blocking.consumer import Consumer
+from trimtab.client.blocking.consumer import Consumer
 from trimtab.client.fetcher.plan import Batches
-from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import BrokerError, ErrorCode, Unavailable, UsageError
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.options.source import SourceOptions, read_options
 from trimtab.spark.read import cluster
-from trimtab.spark.read.cluster import TopicLookup, ask, find_leaders, find_ranges, read_ranges
+from trimtab.spark.read.cluster import TopicLookup, ask_with_retries, find_ranges, read_ranges
 from trimtab.spark.read.columns import arrow_schema, scan_columns
 from trimtab.spark.read.filters import Limits
-from trimtab.spark.read.ranges import DataLoss, OffsetRange
+from trimtab.spark.read.ranges import CONFIRMATIONS, DataLoss, OffsetRange
 from trimtab.spark.resident import Residents
 
 TOPIC, OTHER = "flights", "others"
@@ -89,26 +89,26 @@ def values(wanted: SourceOptions, *ranges: OffsetRange) -> list[bytes]:
 
 def test_ranges_by_time(servers: str) -> None:
     times = options(servers, startingTimestamp=str(BEGAN + 10), endingTimestamp=str(BEGAN + 20))
-    assert find_ranges(times, Limits()) == [OffsetRange(TOPIC, n, 10, 20) for n in (0, 1)]
+    assert find_ranges(times, Limits()).ranges == [OffsetRange(TOPIC, n, 10, 20) for n in (0, 1)]
     times = options(
         servers,
         startingOffsetsByTimestamp=f'{{"{TOPIC}":{{"0":{BEGAN + 5},"1":{BEGAN + 99}}}}}',
         startingOffsetsByTimestampStrategy="latest",
     )
-    assert find_ranges(times, Limits()) == [OffsetRange(TOPIC, 0, 5, COUNT)]
+    assert find_ranges(times, Limits()).ranges == [OffsetRange(TOPIC, 0, 5, COUNT)]
     with pytest.raises(UsageError, match=f"{TOPIC}-1: no record has timestamp {BEGAN + 99}"):
         find_ranges(replace(times, starting=replace(times.starting, or_latest=False)), Limits())  # type: ignore[type-var]
 
 
 def test_pushed_filters_narrow_the_ranges(servers: str) -> None:
     limits = Limits(partitions=[1], since=BEGAN + 30)
-    assert find_ranges(options(servers), limits) == [OffsetRange(TOPIC, 1, 30, COUNT)]
+    assert find_ranges(options(servers), limits).ranges == [OffsetRange(TOPIC, 1, 30, COUNT)]
 
 
 def test_clients_stay_open_and_read_what_fresh_ones_read(servers: str) -> None:
     wanted = options(servers)
-    ranges = find_ranges(wanted, Limits())
-    assert find_ranges(wanted, Limits()) == ranges
+    ranges = find_ranges(wanted, Limits()).ranges
+    assert find_ranges(wanted, Limits()).ranges == ranges
     pieces = [
         OffsetRange(TOPIC, partition, start, start + 7)
         for start in (0, 49, 7, 50, 0)
@@ -184,6 +184,7 @@ def test_data_loss_of_one_range_leaves_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(cluster, "_SLICE_MS", 50)
+    monkeypatch.setattr(cluster, "GONE_SECONDS", 0.15)
     ranges = [gone, *EVERY[1:]]
     found = offsets(options(servers, failOnDataLoss="false"), *ranges)
     assert found == covered(*EVERY[1:])
@@ -222,10 +223,9 @@ def test_silence_of_several_partitions_counts_them(servers: str) -> None:
 
 
 def test_leaders_of_partitions_that_are_there(servers: str) -> None:
-    zero, one = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
-    found = find_leaders(options(servers), [zero, one, TopicPartition(TOPIC, 2)])
-    assert found.keys() == {zero, one}
-    assert set(found.values()) == {0, 1}
+    found = find_ranges(options(servers), Limits()).leaders
+    assert found.keys() == {TOPIC}
+    assert sorted(found[TOPIC]) == [0, 1]
 
 
 def test_nothing_is_fetched_beyond_the_range(servers: str) -> None:
@@ -262,6 +262,81 @@ def test_offsets_that_go_while_reading(servers: str, caplog: pytest.LogCaptureFi
     assert "offset 7 is gone" in caplog.text
 
 
+def test_a_topic_that_is_hidden_for_a_while_is_not_lost(
+    servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = [BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "not here", f"{OTHER}-0")] * 20
+    slices: list[float] = []
+    fetch = Consumer.fetch_batches
+
+    def fetch_batches(self: Consumer, timeout_ms: float = 500) -> Batches | None:
+        slices.append(timeout_ms)
+        return None if len(slices) < len(hidden) else fetch(self, timeout_ms)
+
+    monkeypatch.setattr(Consumer, "fetch_batches", fetch_batches)
+    monkeypatch.setattr(Consumer, "problem", lambda self, partition: hidden.pop())
+    for fails in ("true", "false"):
+        slices.clear()
+        wanted = options(servers, failOnDataLoss=fails)
+        assert values(wanted, OffsetRange(OTHER, 0, 0, 1)) == [b"other"]
+        hidden.extend([BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, "nor here", f"{OTHER}-0")] * 19)
+
+
+@pytest.mark.parametrize("last", ["a record", "an aborted one", "nothing"])
+def test_a_range_that_ends_behind_the_last_record_ends_there(
+    servers: str, last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zero, is_slow = TopicPartition(OTHER, 0), last != "nothing"
+    monkeypatch.setattr(Consumer, "end_offsets", lambda self, asked: dict.fromkeys(asked, 5))
+    seeks: list[tuple[int, int]] = []
+    seek, fetch = Consumer.seek, Consumer.fetch_batches
+    kept: list[Batches] = []
+
+    def note(self: Consumer, to: object, start: int, end: int, topic_id: bytes) -> None:
+        seeks.append((start, end))
+        seek(self, zero, start, end)
+
+    def fetch_batches(self: Consumer, timeout_ms: float = 500) -> Batches | None:
+        if not kept:
+            kept.append(fetch(self, 10_000))  # type: ignore[arg-type]
+            return kept[0]
+        match seeks[-1]:
+            case (4, 5):  # the last offset of the log
+                data = kept[0].data if last == "a record" else memoryview(b"")
+                return Batches(zero, 4, 5, 5, data, ((4, 0),) if is_slow else ())
+            case (1, 3) if len(seeks) > 2:
+                return Batches(zero, 1, 3, 5, kept[0].data)
+        return None
+
+    monkeypatch.setattr(Consumer, "seek", note)
+    monkeypatch.setattr(Consumer, "fetch_batches", fetch_batches)
+    monkeypatch.setattr(cluster, "_QUIET_MS", 2)
+    monkeypatch.setattr(cluster, "_SLICE_MS", 1)
+    given = options(servers)
+    read = [each for each, _ in read_ranges(given, [OffsetRange(OTHER, 0, 0, 3)])]
+    again = [OffsetRange(OTHER, 0, 1, 3)] * is_slow
+    assert read == [OffsetRange(OTHER, 0, 0, 3), *again]
+    assert seeks == [(0, 3), (4, 5), *([(1, 3)] * is_slow)]
+
+
+def test_ranges_of_a_topic_that_was_created_again_are_not_read(
+    servers: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = find_ranges(options(servers), Limits())
+    assert found.ids.keys() == {TOPIC}
+    ((first, _), *_) = read_ranges(options(servers), found.ranges, found.ids)
+    assert first in found.ranges
+    ids = {TOPIC: b"\x11" * 16}
+    again = r"flights-\d: offsets 0 to 60 are gone: .* its id was EREREREREREREREREREREQ and is "
+    pauses: list[float] = []
+    with pytest.raises(DataLoss, match=again):
+        list(read_ranges(options(servers), found.ranges, ids, pauses.append))
+    assert len(pauses) >= CONFIRMATIONS, "a broker may have old metadata"
+    bold = options(servers, failOnDataLoss="false")
+    assert list(read_ranges(bold, found.ranges, ids, pauses.append)) == []
+    assert caplog.text.count("was EREREREREREREREREREREQ and is ") == len(found.ranges)
+
+
 def test_silence_ends_in_an_error_that_says_where(servers: str) -> None:
     beyond = OffsetRange(OTHER, 0, 1, 2)  # the next record, which never comes
     with pytest.raises(Unavailable, match=r"others-0: .* offsets 1 to .*kafkaConsumer.pollTimeout"):
@@ -272,6 +347,7 @@ def test_a_partition_that_is_gone_is_data_loss_within_seconds(
     servers: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(cluster, "_SLICE_MS", 50)
+    monkeypatch.setattr(cluster, "GONE_SECONDS", 0.15)
     for gone in (OffsetRange(OTHER, 9, 0, 1), OffsetRange("nowhere", 0, 0, 1)):
         with pytest.raises(DataLoss, match=rf"{gone.topic}-{gone.partition}: offsets 0 to 1 are"):
             list(read_ranges(options(servers), [gone]))
@@ -295,8 +371,18 @@ def test_what_does_not_exist_is_said_after_the_attempts(
     wanted = options(servers, **{**changes, "fetchOffset.numRetries": "2"})
     pauses: list[float] = []
     with pytest.raises(BrokerError, match=message):
-        ask(wanted, lambda lookup: lookup.find_partitions(wanted), pauses.append)
+        ask_with_retries(wanted, lambda lookup: lookup.find_partitions(wanted), pauses.append)
     assert pauses == [1.0]
+
+
+def test_a_listener_that_accepts_and_is_mute_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "CONTACT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        wanted = options(address, **{"fetchOffset.numRetries": "1"})
+        named = rf"{address}\) did not answer \(does its listener speak security.protocol=PLAINTEXT"
+        with pytest.raises(Unavailable, match=named):
+            find_ranges(wanted, Limits())
 
 
 def test_a_dead_address_is_said_after_the_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +393,7 @@ def test_a_dead_address_is_said_after_the_attempts(monkeypatch: pytest.MonkeyPat
     wanted = options(dead, **{"fetchOffset.retryIntervalMs": "20"})
     pauses: list[float] = []
     with pytest.raises(Unavailable, match=dead):
-        ask(wanted, lambda lookup: lookup.find_partitions(wanted), pauses.append)
+        ask_with_retries(wanted, lambda lookup: lookup.find_partitions(wanted), pauses.append)
     assert pauses == [0.02, 0.02]
 
 
@@ -321,14 +407,16 @@ def test_a_question_that_the_client_repeated_for_long_is_not_asked_again(
         raise Unavailable("no leader within 60 s")
 
     with pytest.raises(Unavailable, match="no leader"):
-        ask(options(servers), question, lambda seconds: pytest.fail(f"waits for {seconds} s"))
+        ask_with_retries(
+            options(servers), question, lambda seconds: pytest.fail(f"waits for {seconds} s")
+        )
 
 
 def test_the_rack_is_resolved_where_the_task_runs(
     servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = options(servers, clientRack="env:ZONE_OF_THIS_HOST")
-    assert find_ranges(wanted, Limits())  # the driver has no rack
+    assert find_ranges(wanted, Limits()).ranges  # the driver has no rack
     with pytest.raises(UsageError, match="ZONE_OF_THIS_HOST"):
         values(wanted, OffsetRange(OTHER, 0, 0, 1))
     monkeypatch.setenv("ZONE_OF_THIS_HOST", "b")
@@ -341,7 +429,9 @@ def test_the_rack_is_resolved_where_the_task_runs(
 
 def test_bounds_are_those_of_the_partitions(servers: str) -> None:
     wanted = options(servers, subscribe="", subscribePattern="^(fl|oth)")
-    found = ask(wanted, lambda lookup: lookup.find_bounds(lookup.find_partitions(wanted)))
+    found = ask_with_retries(
+        wanted, lambda lookup: lookup.find_bounds(lookup.find_partitions(wanted)[0])
+    )
     assert found == {
         TopicPartition(TOPIC, 0): (0, COUNT),
         TopicPartition(TOPIC, 1): (0, COUNT),

@@ -11,14 +11,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from trimtab.client.fetcher import arrow
 from trimtab.client.partitioner.murmur2_cy import murmur2
-from trimtab.errors import CorruptData
-from trimtab.records import Headers
+from trimtab.kafka.errors import CorruptData
+from trimtab.kafka.records import Headers
+from trimtab.kafka.wire.batch_cy import BatchBuilder
+from trimtab.kafka.wire.batch_header import restamp
+from trimtab.kafka.wire.compression import Compression
 from trimtab.spark.read import columns
 from trimtab.spark.read.column_names import KNOWN_COLUMNS
 from trimtab.spark.read.ranges import OffsetRange
-from trimtab.wire.batch_cy import BatchBuilder
-from trimtab.wire.batch_header import restamp
-from trimtab.wire.compression import Compression
 
 EVERY = KNOWN_COLUMNS
 

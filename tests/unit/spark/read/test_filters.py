@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.read.filters import narrow, read_filters
 from trimtab.spark.read.ranges import OffsetRange
 

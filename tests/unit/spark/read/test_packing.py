@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.read.packing import (
     AUTO_TASKS,
     RANGE_RECORDS,
@@ -31,8 +31,7 @@ def ranges_of(*sizes: int) -> list[OffsetRange]:
     return [OffsetRange("t", number, 7, 7 + size) for number, size in enumerate(sizes)]
 
 
-def leaders_of(partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-    return {each: each.partition % BROKERS for each in partitions}
+LEADERS = {"t": [number % BROKERS for number in range(20_000)]}
 
 
 def pack(
@@ -40,7 +39,7 @@ def pack(
     limits: TaskLimits = AUTO,
     sizes: Mapping[TopicPartition, int] | None = None,
 ) -> list[Task]:
-    return pack_ranges(ranges, limits, lambda: sizes or {}, leaders_of)
+    return pack_ranges(ranges, limits, lambda: sizes or {}, lambda: LEADERS)
 
 
 def cost(task: Task) -> int:
@@ -106,7 +105,7 @@ def test_a_task_has_ranges_of_one_leader_but_where_two_meet() -> None:
 
 def test_partitions_without_a_leader_are_packed_too() -> None:
     ranges = ranges_of(*[20] * 1000)
-    tasks = pack_ranges(ranges, AUTO, dict, lambda partitions: {})
+    tasks = pack_ranges(ranges, AUTO, dict, dict)
     assert sorted(each for task in tasks for each in task) == ranges
     assert len(tasks) == AUTO_TASKS
 

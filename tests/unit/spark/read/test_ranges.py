@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.options.source import Offsets, Timestamps
+from trimtab.spark.options.values import EVERY_PARTITION
 from trimtab.spark.read.ranges import DataLoss, LogBounds, OffsetRange, resolve_ranges, split_ranges
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -62,6 +63,22 @@ def test_offsets_that_are_not_there(
     expected = [OffsetRange("t", 1, *left)] if left else []
     assert plan({ONE: start}, {ONE: end}, bounds, fail_on_data_loss=False) == expected
     assert "t-1: offsets" in caplog.text
+
+
+def test_a_word_stands_for_all_partitions_of_a_topic() -> None:
+    bounds = {TopicPartition("t", n): LogBounds(1, 9) for n in range(2)} | {
+        TopicPartition("u", 0): LogBounds(2, 8)
+    }
+    given = {TopicPartition("t", EVERY_PARTITION): -2, TopicPartition("u", 0): 5}
+    ends = {TopicPartition("t", EVERY_PARTITION): -1, TopicPartition("u", EVERY_PARTITION): -1}
+    assert resolve_ranges(given, ends, bounds, dict, True) == [
+        OffsetRange("t", 0, 1, 9),
+        OffsetRange("t", 1, 1, 9),
+        OffsetRange("u", 0, 5, 8),
+    ]
+    del bounds[TopicPartition("u", 0)]
+    with pytest.raises(UsageError, match="option endingOffsets names topics that are not read: u"):
+        resolve_ranges("earliest", ends, bounds, dict, True)
 
 
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.errors import Unavailable
+from trimtab.kafka.errors import Unavailable
 from trimtab.spark.session import java
 
 LAUNCHER_FLAGS = [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.read.ranges import OffsetRange
 from trimtab.spark.stream.admission import (
     Admitted,

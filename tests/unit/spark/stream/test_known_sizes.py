@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.stream.admission import Piece
 from trimtab.spark.stream.known_sizes import FairShare, KnownSizes, PartitionSizes
 from trimtab.spark.stream.size_sources.contract import FoundSizes, SizeRequest
@@ -20,18 +20,18 @@ ZERO, ONE, TWO = (TopicPartition("t", number) for number in range(3))
 
 def test_small_record_batches_are_remembered_as_one() -> None:
     ahead = PartitionSizes(0, 100)
-    ahead.add([Piece(n + 1, 10, n) for n in range(10)], grain=30)
+    ahead.add_pieces([Piece(n + 1, 10, n) for n in range(10)], grain=30)
     assert ahead.pieces == [Piece(3, 30, 0), Piece(6, 30, 3), Piece(9, 30, 6), Piece(10, 10, 9)]
-    ahead.add([Piece(10, 10), Piece(11, 500), Piece(12, 1)], grain=30)
+    ahead.add_pieces([Piece(10, 10), Piece(11, 500), Piece(12, 1)], grain=30)
     assert [piece.size for piece in ahead.pieces] == [30, 30, 30, 10, 500, 1]
     assert (ahead.size, ahead.known_to) == (601, 12)
 
 
 def test_what_was_asked_for_stays_as_it_is() -> None:
     ahead = PartitionSizes(0, 100)
-    ahead.add([Piece(1, 10)], grain=30)
+    ahead.add_pieces([Piece(1, 10)], grain=30)
     assert ahead.until(100) == [Piece(1, 10)]
-    ahead.add([Piece(2, 10), Piece(3, 10)], grain=30)
+    ahead.add_pieces([Piece(2, 10), Piece(3, 10)], grain=30)
     assert ahead.until(100) == [Piece(1, 10), Piece(3, 20)]
     assert ahead.until(2) == [Piece(1, 10), Piece(2, 20)]  # all of it counts
     ahead.advance(1)

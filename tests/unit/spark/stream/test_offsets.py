@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from trimtab.errors import UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import UsageError
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.stream.offsets import STATE, StreamOffset, read_offset, show_id
 
 
@@ -24,7 +24,7 @@ def test_what_is_remembered_besides_is_under_one_key_that_no_topic_can_have() ->
     written = json.loads(json.dumps(offset.to_json()))
     assert written == {
         "t": {"0": 5},
-        STATE: {"first": {"t": {"0": 2}}, "ids": {"t": "ERERERERERERERERERERERE"}},
+        STATE: {"begins": {"t": {"0": 2}}, "ids": {"t": "ERERERERERERERERERERERE"}},
     }
     assert ":" in STATE
     assert read_offset(written) == offset

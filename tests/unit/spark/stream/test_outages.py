@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from trimtab.errors import AuthenticationFailed, BrokerError, ErrorCode, KafkaError, Unavailable
+from trimtab.kafka.errors import (
+    AuthenticationFailed,
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    Unavailable,
+)
 from trimtab.spark.read.ranges import DataLoss
 from trimtab.spark.stream.outages import OUTAGE_SECONDS, Outages, may_pass
 

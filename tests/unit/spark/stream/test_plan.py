@@ -1,4 +1,7 @@
-"""What each batch of a stream reads."""
+"""What each batch of a stream reads.
+
+Long because the limits of a batch act on each other, so the cases share one scene.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +12,34 @@ from typing import Any
 
 import pytest
 
-from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, UsageError
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import BrokerError, ErrorCode, KafkaError, Unavailable, UsageError
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.options.source import read_stream_options
-from trimtab.spark.read.ranges import DataLoss, OffsetRange
+from trimtab.spark.read.ranges import GONE_SECONDS, DataLoss, OffsetRange
 from trimtab.spark.stream import outages
 from trimtab.spark.stream import plan as stream_plan
 from trimtab.spark.stream.admission import Piece
 from trimtab.spark.stream.cluster_state import ClusterObserver, ClusterState
 from trimtab.spark.stream.offsets import STATE, read_offset
 from trimtab.spark.stream.plan import StreamPlan
-from trimtab.spark.stream.size_sources.contract import FoundSizes, SizeRequest
+from trimtab.spark.stream.size_sources.contract import FoundSizes, SizeRequest, SizeSource
 from trimtab.spark.stream.sizes import Sizes
-from trimtab.spark.stream.topics import Known
+from trimtab.spark.stream.topics import Known, StreamTopics
 
 REQUIRED = {"kafka.bootstrap.servers": "x:1", "subscribe": "t", "startingOffsets": "earliest"}
 ZERO, ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
 
-class Topics:
+class Topics(StreamTopics):
     """A cluster: where its partitions begin and end, and the ids of its topics."""
 
     def __init__(self, **ends: int) -> None:
         self.begins: dict[TopicPartition, int] = {}
         self.ends = {TopicPartition(name[0], int(name[1:])): end for name, end in ends.items()}
         self.ids = {"t": "id-of-t"}
+        self.hidden: set[TopicPartition] = set()
+        self.empty: set[str] = set()
+        """Topics that are shown without their hidden partitions."""
         self.error: KafkaError | None = None
         self.asked = 0
         self.commits: list[tuple[str, dict[TopicPartition, int]]] = []
@@ -41,8 +47,11 @@ class Topics:
 
     def known(self, refresh: bool = False) -> Known:
         self._answer()
-        leaders = {"t": tuple(number % 2 for number in range(100))}
-        return Known(tuple(sorted(self.ends)), dict(self.ids), leaders)
+        shown = tuple(each for each in sorted(self.ends) if each not in self.hidden)
+        topics = {each.topic for each in shown} | self.empty
+        ids = {topic: each for topic, each in self.ids.items() if topic in topics}
+        leaders = {topic: tuple(number % 2 for number in range(100)) for topic in topics}
+        return Known(shown, ids, leaders)
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         self._answer()
@@ -60,6 +69,10 @@ class Topics:
         self.commits.append((group, dict(offsets)))
         if self.refusal is not None:
             raise self.refusal
+
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        mine = [offsets for name, offsets in self.commits if name == group]
+        return {p: at for offsets in mine for p, at in offsets.items()}
 
     def close(self) -> None: ...
 
@@ -81,7 +94,7 @@ class Clock:
         self.now += seconds
 
 
-class Listed:
+class Listed(SizeSource):
     """Sizes of record batches of ten offsets each, all known at once."""
 
     name, tails, bytes_read = "listed", False, 7
@@ -134,7 +147,7 @@ def test_a_stream_begins_where_its_first_answer_said() -> None:
     assert again.ranges(again.first(), end) == [OffsetRange("t", 0, 5, 9)]
     # The batch after it knows nothing of the beginning.
     later = again.next(end, takes_all=True)
-    assert "first" not in later[STATE]
+    assert "begins" not in later[STATE]
     assert again.ranges(end, later) == [OffsetRange("t", 0, 9, 12)]
 
 
@@ -332,18 +345,220 @@ def test_a_new_partition_that_has_lost_its_beginning() -> None:
     assert stream.ranges(start, end) == [OffsetRange("t", 1, 4, 9)]
 
 
-def test_partitions_that_are_gone() -> None:
-    topics = Topics(t0=5, t1=5)
-    stream = plan(topics)
+def looks(stream: StreamPlan, start: Mapping[str, Any], clock: Clock, seconds: float) -> None:
+    """Spark asks for a batch again and again, and there is none."""
+    end = clock.now + seconds
+    while clock.now < end:
+        assert stream.next(start, takes_all=True) is start
+
+
+@pytest.mark.parametrize("empty", [{"t"}, set()], ids=["without partitions", "unknown"])
+@pytest.mark.parametrize("hidden", [{ZERO, ONE}, {ONE}, {ZERO}])
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_partitions_that_are_not_shown_for_a_while_keep_their_offsets(
+    fails: str, hidden: set[TopicPartition], empty: set[str]
+) -> None:
+    topics, clock = Topics(t0=5, t1=5), Clock()
+    stream = plan(topics, clock, failOnDataLoss=fails)
     start = stream.next(stream.first(), takes_all=True)
-    del topics.ends[ONE]
-    topics.ends[ZERO] = 6
-    with pytest.raises(DataLoss, match=r"t-1: deleted.*failOnDataLoss=false"):
-        stream.next(start, takes_all=True)
-    stream = plan(topics, failOnDataLoss="false")
+    topics.hidden, topics.empty = hidden, empty
+    looks(stream, start, clock, 20)
+    again = plan(topics, clock, failOnDataLoss=fails)  # the driver is started again meanwhile
+    looks(again, start, clock, 5)
+    topics.hidden = set()
+    topics.ends |= {ZERO: 6, ONE: 7}
+    for each in (stream, again):
+        end = each.next(start, takes_all=True)
+        assert offsets(end) == {"t0": 6, "t1": 7}
+        assert sorted(each.ranges(start, end)) == [
+            OffsetRange("t", 0, 5, 6),
+            OffsetRange("t", 1, 5, 7),
+        ]
+
+
+def test_without_fail_on_data_loss_the_others_are_read_meanwhile(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topics = Topics(t0=5, t1=5)
+    stream = plan(topics, failOnDataLoss="false", commitGroup="g")
+    start = stream.next(stream.first(), takes_all=True)
+    topics.hidden = {ONE}
+    topics.ends |= {ZERO: 6, ONE: 6}
     end = stream.next(start, takes_all=True)
-    assert offsets(end) == {"t0": 6}
+    assert offsets(end) == {"t0": 6, "t1": 5}
+    assert read_offset(end).ids == {"t": "id-of-t"}
     assert stream.ranges(start, end) == [OffsetRange("t", 0, 5, 6)]
+    assert stream.next(end, takes_all=True) is end
+    assert caplog.text.count("t-1: the cluster does not show it now") == 1
+    assert topics.commits[-1] == ("g", {ZERO: 6})
+    topics.hidden = set()
+    assert stream.ranges(end, stream.next(end, takes_all=True)) == [OffsetRange("t", 1, 5, 6)]
+
+
+def test_a_topic_that_is_not_shown_keeps_its_id_in_the_batches_of_the_others() -> None:
+    topics = Topics(t0=5, u0=5)
+    topics.ids["u"] = "id-of-u"
+    stream = plan(topics, subscribe="t,u", failOnDataLoss="false")
+    start = stream.next(stream.first(), takes_all=True)
+    topics.hidden = {OTHER}
+    topics.ends[ZERO] = 6
+    end = stream.next(start, takes_all=True)
+    assert read_offset(end).ids == {"t": "id-of-t", "u": "id-of-u"}
+
+
+def test_sizes_of_partitions_that_are_not_shown_are_not_looked_up() -> None:
+    class Tailing(Listed):
+        tails = True
+
+        def find(
+            self, wanted: Mapping[TopicPartition, SizeRequest], changed: object = None
+        ) -> list[FoundSizes]:
+            asked.update(wanted)
+            return super().find(wanted)
+
+    asked: set[TopicPartition] = set()
+    topics = Topics(t0=10, t1=10)
+    sizes = Sizes(lambda: Tailing({ZERO: [1] * 9, ONE: [1] * 9}), 1000, 1)
+    stream = plan(topics, sizes=sizes, maxBytesPerTrigger="1000", failOnDataLoss="false")
+    try:
+        start = stream.next(stream.first(), takes_all=False)
+        assert asked == {ZERO, ONE}
+        topics.hidden = {ONE}
+        topics.ends[ZERO] = 20
+        end = stream.next(start, takes_all=False)
+        assert ONE not in sizes._horizon.partitions
+        assert offsets(end) == {"t0": 20, "t1": 10}
+    finally:
+        stream.close()
+
+
+def test_a_topic_that_is_gone_for_good(caplog: pytest.LogCaptureFixture) -> None:
+    topics, clock = Topics(t0=5, u0=5), Clock()
+    topics.ids["u"] = "id-of-u"
+    stream = plan(topics, clock, subscribe="t,u")
+    start = stream.next(stream.first(), takes_all=True)
+    topics.hidden = {OTHER}
+    looks(stream, start, clock, GONE_SECONDS - 1)
+    clock.now += 1
+    with pytest.raises(DataLoss, match=r"topic u, id id-of-u, was deleted: .* for 30 s.*failOn"):
+        stream.next(start, takes_all=True)
+    # Without failOnDataLoss the offset stays: it is worth something if the same topic is back.
+    stream = plan(topics, clock, subscribe="t,u", failOnDataLoss="false")
+    looks(stream, start, clock, 2 * GONE_SECONDS)
+    assert caplog.text.count("was deleted") == 1
+    topics.hidden = set()
+    topics.ends[OTHER] = 6
+    end = stream.next(start, takes_all=True)
+    assert stream.ranges(start, end) == [OffsetRange("u", 0, 5, 6)]
+    # Of a new topic it is not.
+    topics.hidden = {OTHER}
+    looks(stream, end, clock, 2 * GONE_SECONDS)
+    topics.hidden, topics.ids["u"] = set(), "another"
+    later = stream.next(end, takes_all=True)
+    assert stream.ranges(end, later) == [OffsetRange("u", 0, 0, 6)]
+
+
+def test_a_topic_without_an_id_that_is_gone_for_good_is_forgotten() -> None:
+    topics, clock = Topics(t0=5, u0=5), Clock()
+    stream = plan(topics, clock, subscribe="t,u", failOnDataLoss="false")
+    start = stream.next(stream.first(), takes_all=True)
+    topics.hidden = {OTHER}
+    looks(stream, start, clock, GONE_SECONDS - 1)
+    clock.now += 1
+    end = stream.next(start, takes_all=True)
+    assert offsets(end) == {"t0": 5}
+
+
+def test_looks_that_are_far_apart_prove_nothing() -> None:
+    topics, clock = Topics(t0=5), Clock()
+    stream = plan(topics, clock)
+    start = stream.next(stream.first(), takes_all=True)
+    topics.hidden = {ZERO}
+    for _ in range(3):
+        looks(stream, start, clock, 1)
+        clock.now += 2 * GONE_SECONDS  # a batch runs
+
+
+def test_a_topic_that_is_no_longer_subscribed_is_not_called_deleted() -> None:
+    topics = Topics(t0=5, u0=5)
+    ways = {
+        "subscribe": ("t,u", "t"),
+        "subscribePattern": (".", "t"),
+        "assign": ('{"t":[0],"u":[0]}', '{"t":[0]}'),
+    }
+    for name, (before, now) in ways.items():
+        given = {"kafka.bootstrap.servers": "x:1", "startingOffsets": "earliest"}
+
+        def selecting(value: str, way: str = name, **more: str) -> StreamPlan:
+            options = read_stream_options(given | {way: value} | more)  # noqa: B023
+            return StreamPlan(options, topics, None, clock := Clock(), clock.wait)
+
+        topics.hidden = set()
+        stream = selecting(before)
+        start = stream.next(stream.first(), takes_all=True)
+        topics.hidden = {OTHER}
+        with pytest.raises(DataLoss, match="u-0: no longer subscribed, but the checkpoint has"):
+            selecting(now).next(start, takes_all=True)
+        end = selecting(now, failOnDataLoss="false").next(start, takes_all=True)
+        assert offsets(end) == {"t0": 5}
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_available_now_waits_for_partitions_that_are_not_shown(fails: str) -> None:
+    topics = Topics(t0=5, t1=5)
+    stream = plan(topics, failOnDataLoss=fails)
+    start = stream.next(stream.first(), takes_all=True)
+    topics.hidden = {ONE}
+    topics.ends[ONE] = 9
+
+    class Shown(Clock):
+        def wait(self, seconds: float) -> None:
+            super().wait(seconds)
+            if self.now > 1010:
+                topics.hidden = set()
+
+    stream = plan(topics, Shown(), failOnDataLoss=fails)
+    stream.freeze()
+    end = stream.next(start, takes_all=True)
+    assert stream.ranges(start, end) == [OffsetRange("t", 1, 5, 9)]
+
+
+def test_available_now_names_both_ids_of_a_topic_that_was_created_again() -> None:
+    topics = Topics(t0=5)
+    stream = plan(topics, maxOffsetsPerTrigger="3")
+    stream.freeze()
+    start = stream.first()
+    middle = stream.next(start, takes_all=False)
+    assert offsets(middle) == {"t0": 3}
+    topics.ids["t"] = "another"
+    with pytest.raises(DataLoss, match="its id was id-of-t and is another now"):
+        stream.next(middle, takes_all=False)
+    topics.ends[ZERO] = 4
+    stream = plan(topics, maxOffsetsPerTrigger="3", failOnDataLoss="false")
+    stream.freeze()
+    topics.ids["t"], topics.ends = "a third", {ZERO: 2}
+    end = stream.next(middle, takes_all=False)
+    assert stream.ranges(middle, end) == [OffsetRange("t", 0, 0, 2)]
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_batch_begins_where_it_began_before_the_driver_ended(fails: str) -> None:
+    topics = Topics(t0=5)
+    stream = plan(topics, failOnDataLoss=fails)
+    first = stream.first()
+    topics.ends[OTHER] = 3  # in the first batch
+    start = stream.next(first, takes_all=True)
+    topics.ends[ONE] = 50
+    end = stream.next(start, takes_all=True)
+    topics.begins = {ONE: 20, OTHER: 2}
+    again = plan(topics, failOnDataLoss=fails)
+    assert OffsetRange("u", 0, 0, 3) in again.ranges(again.first(), start)
+    assert again.ranges(start, end) == [OffsetRange("t", 1, 0, 50)]
+    # So the task that reads it finds the loss. A checkpoint that does not say where it began:
+    del end[STATE]["begins"]
+    again = plan(topics)
+    with pytest.raises(DataLoss, match="t-1 is new and begins at offset 20, not at 0"):
+        again.ranges(start, end)
 
 
 def test_a_log_that_ends_before_the_stream() -> None:
@@ -538,6 +753,23 @@ def test_what_is_done_is_committed_to_the_group_that_is_named() -> None:
     assert topics.commits[-1] == ("g", {ZERO: 6})
 
 
+def test_two_queries_with_one_group_get_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    topics = Topics(t0=5, t1=5)
+    streams = [plan(topics, commitGroup="g", maxOffsetsPerTrigger=most) for most in ("2", "4")]
+    starts = [stream.first() for stream in streams]
+    for _ in range(4):
+        for index, stream in enumerate(streams):
+            starts[index] = dict(stream.next(starts[index], takes_all=False))
+    assert caplog.text.count("commitGroup=g: another query or consumer commits to this group") == 2
+    caplog.clear()
+    alone = plan(topics, commitGroup="other", maxOffsetsPerTrigger="2")
+    start = alone.first()
+    topics.hidden = {ONE}
+    for _ in range(4):
+        start = dict(alone.next(start, takes_all=False))
+    assert "another query" not in caplog.text
+
+
 def test_a_cluster_without_groups_says_so_at_once() -> None:
     topics = Topics(t0=5)
     topics.refusal = BrokerError(ErrorCode.UNSUPPORTED_VERSION, "no groups here", "group g")
@@ -549,8 +781,10 @@ def test_a_cluster_without_groups_says_so_at_once() -> None:
 
 def test_what_was_frozen_is_looked_at_again_and_nothing_newer() -> None:
     topics, clock = Topics(t0=5), Clock()
-    observer = ClusterObserver(read_stream_options(REQUIRED), topics, clock.wait)
+    observer = ClusterObserver(read_stream_options(REQUIRED), topics, clock, clock.wait)
     begun = observer.first()
     observer.freeze()
     topics.ends[ZERO] = 9
-    assert observer.observe(begun) == ClusterState({ZERO: 0}, {ZERO: 5}, {"t": "id-of-t"}, False)
+    assert observer.observe(begun) == ClusterState(
+        {ZERO: 0}, {ZERO: 5}, {"t": "id-of-t"}, {}, is_elsewhere=False, missing=[]
+    )

@@ -80,13 +80,13 @@ def test_in_a_terminal_a_line_replaces_the_one_before() -> None:
     line = ProgressLine(terminal)
     line(progress)
     line(progress)
-    line.end()
-    line.end()
+    line.end_line()
+    line.end_line()
     assert terminal.getvalue() == f"\r\x1b[K{LINE}\r\x1b[K{LINE}\n"
     file = io.StringIO()
     line = ProgressLine(file)
     line(progress)
-    line.end()
+    line.end_line()
     assert file.getvalue() == f"{LINE}\n"
 
 

@@ -16,11 +16,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from trimtab import Admin, Cluster, Producer
+from trimtab.cluster.storage.properties import encode_uuid
 from trimtab.spark.options.source import read_stream_options
 from trimtab.spark.read.ranges import DataLoss
 from trimtab.spark.stream.offsets import STATE
 from trimtab.spark.stream.reader import TopicStreamReader
-from trimtab.spark.stream.size_sources import choice, scan
 
 COLUMNS = [("partition", True), ("offset", True), ("batchBaseOffset", True), ("batchBytes", True)]
 SKEWED = "skewed"
@@ -101,13 +101,8 @@ def there(servers: str, topic: str = SKEWED) -> list[tuple[int, int]]:
     return sorted((p.partition, n) for p, end in ends.items() for n in range(end.offset))
 
 
-@pytest.mark.parametrize("source", ["broker", "scan"])
-def test_batches_are_bounded_in_bytes_and_every_record_is_read_once(
-    servers: str, source: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_are_bounded_in_bytes_and_every_record_is_read_once(servers: str) -> None:
     """Available now, restarted in the middle; the driver's second life knows only the offsets."""
-    if source == "scan":
-        monkeypatch.setattr(choice, "Exact", scan.Scan)
     options = {"maxBytesPerTrigger": str(LIMIT), "maxBytesPerPartition": "30000"}
     first = reader(servers, **options)
     first.prepareForTriggerAvailableNow()
@@ -128,13 +123,10 @@ def test_batches_are_bounded_in_bytes_and_every_record_is_read_once(
     assert min(sizes_read[:-1]) > LIMIT - 21_000  # one more record batch has no room
     states = query.states + rest.states
     assert [state["batchBytes"] for state in states] == sizes_read
-    assert {state["sizeSource"] for state in states} == {source}
+    assert {state["sizeSource"] for state in states} == {"scan"}
     assert states[-1]["lagRecords"] == states[-1]["lagBytes"] == 0
     assert states[0]["lagRecords"] == len(expected) - len(query.batches[0])
-    if source == "broker":
-        assert states[0]["lagBytes"] == sum(sizes_read[1:])
-        assert states[0]["lagBytesIsEstimate"] is False
-        assert states[-1]["driverBytes"] == 0
+    assert states[-1]["lagBytesIsEstimate"] is False
     for tasks in query.tasks + rest.tasks:
         assert max(tasks) <= 30_000
         assert tasks == sorted(tasks, reverse=True)
@@ -171,6 +163,35 @@ def test_a_topic_that_is_made_again_is_noticed(servers: str) -> None:
     assert bold.step()
     assert bold.read == there(servers, "again")
     bold.reader.stop()
+
+
+def test_available_now_reads_no_record_of_a_topic_that_is_made_again_in_the_middle(
+    servers: str,
+) -> None:
+    with Admin(servers) as admin:
+        admin.create_topic("middle", partitions=4)
+        was = encode_uuid(admin.describe_topics(["middle"])["middle"].topic_id)
+        fill(servers, "middle", 100)
+        query = Query(reader(servers, subscribe="middle", maxOffsetsPerTrigger="50"))
+        query.reader.prepareForTriggerAvailableNow()
+        assert query.step()
+        end = query.reader.latestOffset(query.start, query.reader.getDefaultReadLimit())
+        planned = query.reader.partitions(query.start, end)
+        admin.delete_topic("middle")
+        admin.create_topic("middle", partitions=4)
+        now = encode_uuid(admin.describe_topics(["middle"])["middle"].topic_id)
+    fill(servers, "middle", 100)
+    both = f"its id was {was} and is {now} now"
+    with pytest.raises(DataLoss, match=both):
+        list(query.reader.read(planned[0]))
+    with pytest.raises(DataLoss, match=both):
+        query.reader.latestOffset(end, query.reader.getDefaultReadLimit())
+    query.reader.stop()
+    # The driver is started again, and Spark has it plan the unfinished batch again.
+    again = reader(servers, subscribe="middle")
+    with pytest.raises(DataLoss, match=both):
+        list(again.read(again.partitions(query.start, end)[0]))
+    again.stop()
 
 
 def test_limits_in_offsets_alone_count_no_bytes(servers: str) -> None:

@@ -7,17 +7,17 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from trimtab.errors import BrokerError, ErrorCode, Unavailable
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import BrokerError, ErrorCode, Unavailable
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.stream.admission import Piece
-from trimtab.spark.stream.size_sources.contract import FoundSizes, SizeRequest, Source
+from trimtab.spark.stream.size_sources.contract import FoundSizes, SizeRequest, SizeSource
 from trimtab.spark.stream.sizes import Sizes
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 PATIENCE = 20.0
 
 
-class Played:
+class Played(SizeSource):
     """A source whose answers the test supplies; `find` waits for them."""
 
     name, tails, bytes_read = "played", False, 0
@@ -102,9 +102,12 @@ def test_errors_of_the_source_reach_who_waits_and_it_is_asked_again() -> None:
 
 def test_a_source_that_cannot_be_made_is_an_error_and_is_tried_again() -> None:
     source = Played()
-    made: list[Source | BrokerError] = [BrokerError(ErrorCode.REQUEST_TIMED_OUT, "late"), source]
+    made: list[SizeSource | BrokerError] = [
+        BrokerError(ErrorCode.REQUEST_TIMED_OUT, "late"),
+        source,
+    ]
 
-    def make() -> Source:
+    def make() -> SizeSource:
         first = made.pop(0)
         if isinstance(first, BrokerError):
             raise first

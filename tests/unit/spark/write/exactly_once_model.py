@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from random import Random
 
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
-from trimtab.errors import BrokerError, ErrorCode, KafkaError, Unavailable, UsageError
+from trimtab.kafka.errors import BrokerError, ErrorCode, KafkaError, Unavailable, UsageError
 from trimtab.spark.write import exactly_once as protocol
 from trimtab.spark.write.exactly_once import (
     BatchAttempt,
     BatchLost,
-    Decision,
+    CommitDecision,
     Plan,
     Receipt,
     Remedy,
@@ -49,7 +49,7 @@ class Transaction:
     state: str = "Empty"
     began_at: float = 0.0
     rows: list[int] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[CommitDecision] = field(default_factory=list)
 
 
 class Coordinator:
@@ -66,7 +66,7 @@ class Coordinator:
         self.now = 0.0
         self.transactions: dict[str, Transaction] = {}
         self.committed: Counter[int] = Counter()
-        self.decisions: list[Decision] = []
+        self.decisions: list[CommitDecision] = []
         self.expired: set[tuple[str, int, int]] = set()
         self.stored: dict[tuple[int, int, str], list[object]] = {}
 
@@ -130,7 +130,7 @@ class Coordinator:
         if sequence == len(kept):
             kept.append(what)
             known = self.transactions[identity.transactional_id]
-            if isinstance(what, Decision):
+            if isinstance(what, CommitDecision):
                 known.decisions.append(what)
             elif log == ROWS_LOG:
                 assert isinstance(what, int)
@@ -205,10 +205,10 @@ class ModelLedger:
         assert isinstance(taken, ProducerIdentity)
         return taken
 
-    def last_decision(self) -> Decision | None:
+    def last_decision(self) -> CommitDecision | None:
         found = self._request(lambda: self._coordinator.decisions[-1:])
         assert isinstance(found, list)
-        return Decision.from_json(found[0].to_json()) if found else None
+        return CommitDecision.from_json(found[0].to_json()) if found else None
 
     def complete(
         self, prepared: Sequence[PreparedTransaction], commit: bool
@@ -267,7 +267,7 @@ class _Decider:
         self.identity = identity
         self._sequence = 0
 
-    def write(self, decision: Decision) -> None:
+    def write(self, decision: CommitDecision) -> None:
         self._request(self._coordinator.store, self.identity, "decisions", self._sequence, decision)
         self._sequence += 1
         self._request(self._coordinator.end, PreparedTransaction(*self.identity), True)

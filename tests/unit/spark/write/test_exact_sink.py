@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from pyspark import TaskContext
 
-from trimtab.blocking.admin import Admin
+from trimtab.client.blocking.admin import Admin
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
-from trimtab.cluster import Cluster
-from trimtab.errors import BrokerError, ErrorCode, Unavailable, UsageError
+from trimtab.cluster.embedded import Cluster
+from trimtab.kafka.errors import BrokerError, ErrorCode, Unavailable, UsageError
 from trimtab.spark.options.sink import read_sink_options
 from trimtab.spark.resident import Residents
-from trimtab.spark.write import exact_sink, ledger
+from trimtab.spark.write import ledger
 from trimtab.spark.write.exact_sink import ExactlyOnce, Prepared
-from trimtab.spark.write.exactly_once import BatchAttempt, Plan, TaskRun
+from trimtab.spark.write.exactly_once import BatchAttempt, CommitDecision, Plan, Status, TaskRun
 from trimtab.spark.write.sink import TaskRows
 
 STREAM: dict[str, Any] = {"checkpointLocation": "/data/checkpoint"}
@@ -219,10 +219,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
     """The producers that tasks have made, in a worker without any before."""
     monkeypatch.setattr(FakeProducer, "made", [], raising=False)
     monkeypatch.setattr(FakeProducer, "fails_at", "")
-    monkeypatch.setattr("trimtab.blocking.producer.Producer", FakeProducer)
-    for module, name in ((exact_sink, "_producers"), (ledger, "_drivers")):
-        residents: Residents[Any] = Residents(exact_sink._close, lambda seconds, call: None)
-        monkeypatch.setattr(module, name, residents)
+    residents: Residents[Any] = Residents(ledger._producers._close, lambda seconds, call: None)
+    monkeypatch.setattr(ledger, "_producers", residents)
     monkeypatch.setattr(ledger, "Producer", FakeProducer)
     monkeypatch.setattr(TaskRows, "send_to", lambda self, producer: producer.flush() or {})
     return FakeProducer.made
@@ -267,7 +265,7 @@ def test_a_run_whose_claim_came_second_leaves_that_producer_and_uses_its_own_id(
     own = f"{make(**STREAM)._plan.prefix}1.5/10"
     assert message.receipt.prepared.transactional_id == own
     claimed, used = made
-    assert claimed.calls[-1] == ("close", exact_sink._CLOSE_SECONDS)
+    assert claimed.calls[-1] == ("close", ledger._CLOSE_SECONDS)
     assert used.calls == [own, "init_transactions", "begin_transaction", "flush", "prepare"]
 
 
@@ -280,7 +278,7 @@ def test_a_task_that_fails_has_its_transaction_aborted_and_no_successor_its_prod
         run_task(monkeypatch, TaskRun("query", 3, 1, 0, 10))
     (failed,) = made
     # Closed with time to abort: readers would wait behind what is open.
-    assert failed.calls[-1] == ("close", exact_sink._CLOSE_SECONDS)
+    assert failed.calls[-1] == ("close", ledger._CLOSE_SECONDS)
     monkeypatch.setattr(FakeProducer, "fails_at", "")
     run_task(monkeypatch, TaskRun("query", 3, 1, 1, 11))
     assert len(made) == 2
@@ -359,3 +357,26 @@ def test_a_topic_of_decisions_is_made_for_the_sink_or_refused() -> None:
             e for e in admin.describe_configs("topic", "decisions") if e.name == "cleanup.policy"
         ]
         assert policy.value == "compact"
+
+
+def test_a_topic_of_decisions_that_is_not_shown_for_a_moment_is_not_taken_for_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Cluster(brokers=1) as cluster:
+        client = {"bootstrap.servers": cluster.bootstrap_servers, "transaction.timeout.ms": "9000"}
+        kept = ledger.KafkaLedger(Plan("hidden", 9.0), client, "hidden-decisions")
+        assert kept.last_decision() is None
+        decision = CommitDecision("q", 7, kept.take_over(), (), Status.DONE)
+        with kept.deciding(decision.driver) as decider:
+            decider.write(decision)
+        describe = Admin.describe_topics
+        hidden = [BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "not yet", "topic decisions")]
+
+        def describe_topics(self: Admin, names: list[str]) -> object:
+            if hidden:
+                raise hidden.pop()
+            return describe(self, names)
+
+        monkeypatch.setattr(Admin, "describe_topics", describe_topics)
+        assert kept.last_decision() == decision
+        assert not hidden

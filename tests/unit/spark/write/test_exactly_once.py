@@ -10,13 +10,13 @@ import pytest
 
 from tests.unit.spark.write.exactly_once_model import ROWS, Coordinator, ModelLedger, Spark
 from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
-from trimtab.errors import BrokerError, KafkaError, Unavailable, UsageError
+from trimtab.kafka.errors import BrokerError, KafkaError, Unavailable, UsageError
 from trimtab.spark.write import exactly_once as protocol
 from trimtab.spark.write.exactly_once import (
     BatchAttempt,
     BatchLate,
     BatchLost,
-    Decision,
+    CommitDecision,
     Plan,
     Receipt,
     Remedy,
@@ -494,14 +494,14 @@ def test_receipts_of_two_tries_are_a_mistake() -> None:
 def test_a_decision_is_read_back() -> None:
     prepared = tuple(PreparedTransaction(f"sink/1.0/{number}", number, 3) for number in range(3))
     driver = ProducerIdentity("sink/driver", 1, 2)
-    decision = Decision("query", 7, driver, prepared, Status.DECIDED)
-    assert Decision.from_json(decision.to_json()) == decision
+    decision = CommitDecision("query", 7, driver, prepared, Status.DECIDED)
+    assert CommitDecision.from_json(decision.to_json()) == decision
 
 
 @pytest.mark.parametrize("text", ["", "7", "{}", '{"version":2}', b"\xff", '{"version":1}'])
 def test_anything_else_in_its_topic_is_not(text: str | bytes) -> None:
     with pytest.raises(UsageError, match="decisionTopic"):
-        Decision.from_json(text)
+        CommitDecision.from_json(text)
 
 
 def test_the_model_counts_what_it_should() -> None:

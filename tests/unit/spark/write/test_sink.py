@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType  # noqa: E402
 
 from trimtab.client.accumulator.table import PartitionSummary, TableSummary  # noqa: E402
-from trimtab.errors import UsageError  # noqa: E402
+from trimtab.kafka.errors import UsageError  # noqa: E402
 from trimtab.spark.options.sink import read_sink_options  # noqa: E402
 from trimtab.spark.resident import Residents  # noqa: E402
 from trimtab.spark.write import sink  # noqa: E402
@@ -23,12 +23,12 @@ from trimtab.spark.write.sink import (  # noqa: E402
     AtLeastOnce,
     TaskRows,
     Written,
-    make_stream_writer,
     make_writer,
 )
+from trimtab.spark.write.stream_sink import TopicStreamWriter  # noqa: E402
 
 if TYPE_CHECKING:
-    from trimtab.blocking.producer import Producer
+    from trimtab.client.blocking.producer import Producer
 
 OPTIONS = {"kafka.bootstrap.servers": "nowhere:1", "topic": "t"}
 SCHEMA = StructType([StructField("value", StringType())])
@@ -54,7 +54,10 @@ class FakeProducer:
 class FakeTable:
     """A table on a `FakeProducer`, and its delivery."""
 
-    def __init__(self, producer: FakeProducer, topic: str, columns: dict[str, str]) -> None:
+    def __init__(
+        self, producer: FakeProducer, topic: str, columns: dict[str, str], patience: float
+    ) -> None:
+        assert patience == 2
         self._producer = producer
         self.topic = topic
         self._columns = sorted(columns)
@@ -65,11 +68,15 @@ class FakeTable:
         values = rows.column("value").to_pylist()
         self._producer.calls.append((self.topic, values, self._columns))
 
+    @property
+    def stored(self) -> int:
+        return self._rows if self._producer.is_done else 0
+
     def raise_failed(self) -> None:
         if self._producer.is_done and self._producer.error is not None:
             raise self._producer.error
 
-    def end(self) -> FakeTable:
+    def end_table(self) -> FakeTable:
         return self
 
     def result(self) -> TableSummary:
@@ -83,7 +90,7 @@ class FakeTable:
 
 @pytest.fixture(autouse=True)
 def fake_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimtab.blocking.producer.OpenTable", FakeTable)
+    monkeypatch.setattr("trimtab.client.blocking.producer.OpenTable", FakeTable)
 
 
 def batch(values: list[Any], topics: list[Any] | None = None) -> Any:
@@ -182,7 +189,7 @@ def producers(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
         made.append(FakeProducer(client))
         return made[-1]
 
-    monkeypatch.setattr("trimtab.blocking.producer.Producer", make)
+    monkeypatch.setattr("trimtab.client.blocking.producer.Producer", make)
     residents: Residents[Any] = Residents(sink._close, lambda seconds, call: None)
     monkeypatch.setattr(sink, "_producers", residents)
     return made
@@ -233,8 +240,28 @@ def test_the_driver_counts_what_was_written(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level("INFO"):
         guarantee().commit(messages, 7)
         guarantee().abort([messages[0], None], None)
+        said = len(caplog.records)
+        guarantee().abort([Acknowledged({}), None], None)
     assert "batch 7: 6 records of 55 bytes were written by 2 tasks" in caplog.text
-    assert "the write has failed; rows that its tasks have sent stay" in caplog.text
+    assert "the write has failed; the 5 records of tasks that succeeded stay" in caplog.text
+    assert len(caplog.records) == said, "nothing is known to be stored"
+
+
+def test_a_failed_task_speaks_of_rows_that_are_stored_and_of_no_others(
+    producers: list[FakeProducer],
+) -> None:
+    notes = []
+    for is_stored in (False, True):
+        task = rows(batch(["1", "2"], ["a", "b"]), batch(["3"], [None]))
+        client = guarantee()._options.client_here()
+        producer = FakeProducer(at_once=is_stored)
+        with sink._producers.borrow(client, lambda _, made=producer: made):  # type: ignore[misc]
+            pass
+        with pytest.raises(UsageError) as refused:
+            guarantee().write(task)
+        notes.append(getattr(refused.value, "__notes__", []))
+    assert notes[0] == []
+    assert "2 rows of this task are stored" in notes[1][0]
 
 
 # -- Writers
@@ -245,7 +272,7 @@ def test_writers_are_checked_on_the_driver_and_pickled_to_the_tasks(
 ) -> None:
     for writer in (
         make_writer(OPTIONS, SCHEMA, overwrite=False),
-        make_stream_writer(OPTIONS, SCHEMA),
+        TopicStreamWriter(OPTIONS, SCHEMA),
     ):
         copy = pickle.loads(pickle.dumps(writer))
         message = copy.write(iter([batch(["1"])]))
@@ -258,7 +285,7 @@ def test_columns_are_checked_before_any_task() -> None:
     with pytest.raises(UsageError, match="column value is missing"):
         make_writer(OPTIONS, no_value, overwrite=False)
     with pytest.raises(UsageError, match="column value is missing"):
-        make_stream_writer(OPTIONS, no_value)
+        TopicStreamWriter(OPTIONS, no_value)
 
 
 def test_overwriting_is_refused() -> None:

@@ -10,7 +10,7 @@ from trimtab.client.group.assignors.protocol import Assignor
 from trimtab.client.group.assignors.ranges import RangeAssignor
 from trimtab.client.group.assignors.round_robin import RoundRobinAssignor
 from trimtab.client.group.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 _OPTION = "partition.assignment.strategy"
 _JAVA = "org.apache.kafka.clients.consumer."

@@ -19,8 +19,8 @@ from trimtab.client.group.assignors.protocol import (
     subscribers_of_topics,
 )
 from trimtab.client.group.assignors.user_data import decode_rates, encode_rates
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.consumer_protocol import ConsumerProtocolSubscription
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 
 
 class LoadAssignor:
@@ -119,9 +119,9 @@ def find_rates(
     If several members report one, the newest generation counts, then the highest rate.
     """
     newest: dict[TopicPartition, tuple[int, float]] = {}
-    for each in subscribers:
-        for partition, rate in each.rates.items():
-            report = (each.generation, rate)
+    for subscriber in subscribers:
+        for partition, rate in subscriber.rates.items():
+            report = (subscriber.generation, rate)
             if partition not in newest or report > newest[partition]:
                 newest[partition] = report
     return fill_rates(

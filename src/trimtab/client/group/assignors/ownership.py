@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from trimtab.client.group.assignors.protocol import Assignment, Subscriber, Topic
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 
 class Ownership(NamedTuple):
@@ -28,16 +28,16 @@ def find_owners(subscribers: Sequence[Subscriber], topics: Mapping[str, Topic]) 
     """The owners, also those that no longer subscribe to the topic."""
     newest: dict[TopicPartition, tuple[int, str]] = {}
     contested: set[TopicPartition] = set()
-    for each in subscribers:
-        for partition in each.owned:
+    for subscriber in subscribers:
+        for partition in subscriber.owned:
             topic = topics.get(partition.topic)
             if topic is None or not 0 <= partition.partition < topic.partitions:
                 continue
             known = newest.get(partition)
-            if known is None or each.generation > known[0]:
-                newest[partition] = (each.generation, each.member_id)
+            if known is None or subscriber.generation > known[0]:
+                newest[partition] = (subscriber.generation, subscriber.member_id)
                 contested.discard(partition)
-            elif each.generation == known[0]:
+            elif subscriber.generation == known[0]:
                 contested.add(partition)
     return Ownership(
         {
@@ -55,9 +55,9 @@ def withhold(assigned: Assignment, ownership: Ownership) -> Assignment:
     owner, contested = ownership
     return {
         member: [
-            each
-            for each in partitions
-            if each not in contested and owner.get(each, member) == member
+            partition
+            for partition in partitions
+            if partition not in contested and owner.get(partition, member) == member
         ]
         for member, partitions in assigned.items()
     }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.consumer_protocol import ConsumerProtocolSubscription
-from trimtab.wire.sentinels import NO_EPOCH
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.consumer_protocol import ConsumerProtocolSubscription
+from trimtab.kafka.wire.sentinels import NO_EPOCH
 
 Assignment: TypeAlias = dict[str, list[TopicPartition]]
 """The partitions of each member by its id, in the order of topics and partitions."""
@@ -111,9 +111,9 @@ def subscribers_of_topics(
 ) -> dict[str, list[Subscriber]]:
     """By topic its subscribers, in their order; the topics in the order of their names."""
     found: dict[str, list[Subscriber]] = {}
-    for each in subscribers:
-        for name in existing_topics(each, topics):
-            found.setdefault(name, []).append(each)
+    for subscriber in subscribers:
+        for name in existing_topics(subscriber, topics):
+            found.setdefault(name, []).append(subscriber)
     return dict(sorted(found.items()))
 
 
@@ -143,9 +143,9 @@ def plain_subscriber(
         instance_id,
         frozenset(metadata.topics),
         frozenset(
-            TopicPartition(each.topic, index)
-            for each in metadata.owned_partitions
-            for index in each.partitions
+            TopicPartition(topic.topic, index)
+            for topic in metadata.owned_partitions
+            for index in topic.partitions
         ),
         max(metadata.generation_id, NO_GENERATION),
         metadata.rack_id or None,

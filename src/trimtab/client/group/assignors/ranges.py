@@ -16,7 +16,7 @@ from trimtab.client.group.assignors.protocol import (
     in_order,
     subscribers_of_topics,
 )
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 
 class RangeAssignor(WithoutUserData):

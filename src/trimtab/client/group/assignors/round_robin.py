@@ -15,7 +15,7 @@ from trimtab.client.group.assignors.protocol import (
     existing_topics,
     in_order,
 )
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 
 class RoundRobinAssignor(WithoutUserData):
@@ -28,8 +28,8 @@ class RoundRobinAssignor(WithoutUserData):
         members = in_order(subscribers)
         assigned: Assignment = {each.member_id: [] for each in subscribers}
         places: dict[str, list[int]] = {}
-        for place, each in enumerate(members):
-            for name in existing_topics(each, topics):
+        for place, member in enumerate(members):
+            for name in existing_topics(member, topics):
                 places.setdefault(name, []).append(place)
         turn = 0
         for name in sorted(places):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from trimtab.client.group.assignors.levels import level_counts
+from trimtab.balance.count_levels import level_counts
 from trimtab.client.group.assignors.ownership import find_owners, withhold
 from trimtab.client.group.assignors.protocol import (
     NO_GENERATION,
@@ -25,8 +25,8 @@ from trimtab.client.group.assignors.user_data import (
     encode_generation,
     encode_owned,
 )
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.consumer_protocol import ConsumerProtocolSubscription
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 
 
 class StickyAssignor:
@@ -54,7 +54,7 @@ class StickyAssignor:
         )
 
     def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Topic]) -> Assignment:
-        return level_counts(subscribers, topics, find_owners(subscribers, topics).owner)
+        return _level(subscribers, topics, find_owners(subscribers, topics).owner)
 
 
 class CooperativeStickyAssignor:
@@ -82,4 +82,21 @@ class CooperativeStickyAssignor:
 
     def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Topic]) -> Assignment:
         ownership = find_owners(subscribers, topics)
-        return withhold(level_counts(subscribers, topics, ownership.owner), ownership)
+        return withhold(_level(subscribers, topics, ownership.owner), ownership)
+
+
+def _level(
+    subscribers: Sequence[Subscriber],
+    topics: Mapping[str, Topic],
+    owner: Mapping[TopicPartition, str],
+) -> Assignment:
+    levelled = level_counts(
+        subscribers,
+        owner.items(),
+        {name: topic.partitions for name, topic in topics.items()},
+        lambda each: topics[each[0]].racks_of(each[1]),
+    )
+    return {
+        member_id: [TopicPartition(*each) for each in sorted(given)]
+        for member_id, given in levelled.items()
+    }

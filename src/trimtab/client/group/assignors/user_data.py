@@ -31,10 +31,10 @@ import struct
 from collections.abc import Collection, Iterable, Mapping
 
 from trimtab.client.group.assignors.protocol import NO_GENERATION
-from trimtab.errors import CorruptData
-from trimtab.records import TopicPartition
-from trimtab.wire.types import BytesLike
-from trimtab.wire.varint import read_unsigned_varint, write_unsigned_varint
+from trimtab.kafka.errors import CorruptData
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.types import BytesLike
+from trimtab.kafka.wire.varint import read_unsigned_varint, write_unsigned_varint
 
 _GENERATION = struct.Struct(">i")
 _LENGTH = struct.Struct(">i")

@@ -1,17 +1,20 @@
-"""The interface of sources of sizes: requests and answers."""
+"""What all sources of sizes have: requests, answers, and a consumer."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
-from trimtab.errors import BrokerError
-from trimtab.records import TopicPartition
+from trimtab.client.blocking.consumer import Consumer
+from trimtab.kafka.errors import BrokerError
+from trimtab.kafka.records import TopicPartition
 from trimtab.spark.stream.admission import Piece
 
 CLIENT_ID: Final = "trimtab-spark-sizes"
 
-FIXED: Final = {
+_FIXED: Final = {
     "auto.offset.reset": "none",
     # Tasks also read aborted transactions, so their bytes count. Tasks check CRCs.
     "isolation.level": "read_uncommitted",
@@ -24,16 +27,11 @@ POLL_MS: Final = 250
 
 
 class FoundSizes(NamedTuple):
-    """Pieces of one partition, from the requested offset on.
-
-    Attributes:
-        rest: bytes after these pieces, up to the requested end; None if unknown.
-    """
+    """Pieces of one partition, from the requested offset on."""
 
     partition: TopicPartition
     start: int
     pieces: Sequence[Piece]
-    rest: int | None = None
 
 
 class SizeRequest(NamedTuple):
@@ -44,24 +42,32 @@ class SizeRequest(NamedTuple):
     size: int
 
 
-class Source(Protocol):
+class SizeSource(ABC):
     """A source of sizes. For one thread.
+
+    Args:
+        client: the consumer's options.
+        limits: options of the source's consumer, which override the user's.
 
     Attributes:
         name: its name in the progress of a query.
         tails: whether `find` also waits for records that are written meanwhile.
         bytes_read: bytes read so far.
+
+    Raises:
+        UsageError: an invalid option of the client.
     """
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    tails = False
+    bytes_read = 0
 
-    @property
-    def tails(self) -> bool: ...
+    def __init__(
+        self, client: Mapping[str, str], limits: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self._consumer = Consumer({"client.id": CLIENT_ID, **client, **limits, **_FIXED})
 
-    @property
-    def bytes_read(self) -> int: ...
-
+    @abstractmethod
     def find(
         self, wanted: Mapping[TopicPartition, SizeRequest], changed: Collection[TopicPartition]
     ) -> list[FoundSizes]:
@@ -76,7 +82,8 @@ class Source(Protocol):
             KafkaError: no sizes can be found now.
         """
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self._consumer.close()
 
 
 def skip_deleted(

@@ -1,31 +1,29 @@
-"""Exact sizes from any cluster: the driver also reads everything that the stream will read."""
+"""Exact sizes: the driver also reads everything that the stream will read."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Final
 
-from trimtab.blocking.consumer import Consumer
-from trimtab.errors import BrokerError, ErrorCode
-from trimtab.records import TopicPartition
+from trimtab.kafka.errors import BrokerError, ErrorCode
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.batch_cy import read_headers
 from trimtab.spark.stream.admission import Piece
 from trimtab.spark.stream.size_sources.contract import (
-    CLIENT_ID,
-    FIXED,
     POLL_MS,
     FoundSizes,
     SizeRequest,
+    SizeSource,
     skip_deleted,
 )
-from trimtab.wire.batch_cy import read_headers
+
+_QUIET_POLLS: Final = 12
 
 
-class Scan:
+class Scan(SizeSource):
     """Reads the unread record batches, and keeps only their sizes.
 
     Bytes are those in the log, including aborted transactions, which tasks read as well.
-
-    Args:
-        client: the consumer's options.
     """
 
     name = "scan"
@@ -36,10 +34,10 @@ class Scan:
             "max.partition.fetch.bytes": str(1024 * 1024),
             "fetch.max.bytes": str(8 * 1024 * 1024),
         }
-        self._consumer = Consumer({"client.id": CLIENT_ID, **client, **limits, **FIXED})
+        super().__init__(client, limits)
         self._positions: dict[TopicPartition, int] = {}
         self._resting: set[TopicPartition] = set()
-        self.bytes_read = 0
+        self._quiet = 0
 
     def find(
         self, wanted: Mapping[TopicPartition, SizeRequest], changed: Collection[TopicPartition]
@@ -52,17 +50,26 @@ class Scan:
                 raise
             return self._skip_deleted(error)
         if batches is None:
-            return []
+            self._quiet += 1
+            return self._end_quiet(wanted) if self._quiet >= _QUIET_POLLS else []
+        self._quiet = 0
         self.bytes_read += len(batches.data)
         pieces = [
-            Piece(each.next_offset, each.size, each.max_timestamp)
-            for each in read_headers(batches.data)
+            Piece(header.next_offset, header.size, header.max_timestamp)
+            for header in read_headers(batches.data)
         ]
         self._positions[batches.partition] = batches.next_offset
         return [FoundSizes(batches.partition, batches.start, pieces)]
 
-    def close(self) -> None:
-        self._consumer.close()
+    def _end_quiet(self, wanted: Mapping[TopicPartition, SizeRequest]) -> list[FoundSizes]:
+        """No bytes, for offsets that a broker counts and has not sent for long (Redpanda)."""
+        self._quiet = 0
+        lags = self._consumer.lag(wanted)
+        return [
+            FoundSizes(partition, start, [Piece(end, 0)])
+            for partition, (start, end, _) in wanted.items()
+            if start < end <= start + (lags[partition] or 0)
+        ]
 
     def _go_to(
         self, wanted: Mapping[TopicPartition, SizeRequest], changed: Collection[TopicPartition]

@@ -9,7 +9,7 @@ import pytest
 
 from trimtab.client.group.assignors.factory import ASSIGNORS
 from trimtab.client.group.assignors.protocol import Assignor, Subscriber, Topic
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 RACKS = ("x", "y", "z")
 NAMES = tuple(f"t{number}" for number in range(10))

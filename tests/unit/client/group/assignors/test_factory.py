@@ -7,7 +7,7 @@ import pytest
 from trimtab.client.group.assignors.factory import ASSIGNORS, make_assignors
 from trimtab.client.group.assignors.protocol import Subscriber, Topic
 from trimtab.client.group.assignors.ranges import RangeAssignor
-from trimtab.errors import UsageError
+from trimtab.kafka.errors import UsageError
 
 JAVA = "org.apache.kafka.clients.consumer."
 

@@ -7,9 +7,9 @@ import pytest
 from tests.unit.client.group.assignors.vectors import parse, show
 from trimtab.client.group.assignors.load import CooperativeLoadAssignor, LoadAssignor, find_rates
 from trimtab.client.group.assignors.protocol import Subscriber, Topic
-from trimtab.records import TopicPartition
-from trimtab.wire.messages.consumer_protocol import ConsumerProtocolSubscription
-from trimtab.wire.messages.consumer_protocol import TopicPartition as Owned
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.consumer_protocol import ConsumerProtocolSubscription
+from trimtab.kafka.wire.messages.consumer_protocol import TopicPartition as Owned
 
 
 def rates_of(*rates: float, topic: str = "a") -> dict[TopicPartition, float]:

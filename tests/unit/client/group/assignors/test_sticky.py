@@ -7,8 +7,8 @@ import pytest
 from tests.unit.client.group.assignors.vectors import assign, count_far, parse, spread
 from trimtab.client.group.assignors.protocol import Subscriber, Topic
 from trimtab.client.group.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
-from trimtab.wire.messages.consumer_protocol import ConsumerProtocolSubscription
-from trimtab.wire.messages.consumer_protocol import TopicPartition as Owned
+from trimtab.kafka.wire.messages.consumer_protocol import ConsumerProtocolSubscription
+from trimtab.kafka.wire.messages.consumer_protocol import TopicPartition as Owned
 
 TOPICS = {"t": Topic(3), "t2": Topic(3)}
 ABC = ["a", "b", "c"]

@@ -15,7 +15,7 @@ from trimtab.client.group.assignors.user_data import (
     encode_owned,
     encode_rates,
 )
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 NOTHING = (frozenset[TopicPartition](), -1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trimtab.client.group.assignors.protocol import Assignment, Assignor, Subscriber, Topic
-from trimtab.records import TopicPartition
+from trimtab.kafka.records import TopicPartition
 
 
 def spread(

@@ -1,27 +1,25 @@
-"""Where sizes come from: a scan, a listing, probes."""
+"""Where sizes come from: a scan, probes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from random import Random
 
 import pytest
 
 from trimtab import Admin, Cluster, Consumer, Producer
-from trimtab.broker import handlers
-from trimtab.errors import BrokerError
-from trimtab.records import TopicPartition
-from trimtab.server.request import Handler
-from trimtab.spark.stream.admission import Piece
-from trimtab.spark.stream.size_sources.choice import Exact
-from trimtab.spark.stream.size_sources.contract import SizeRequest, Source
-from trimtab.spark.stream.size_sources.listing import Listing
-from trimtab.spark.stream.size_sources.probe import Probe
-from trimtab.spark.stream.size_sources.scan import Scan
-from trimtab.wire.messages.delete_records import (
+from trimtab.kafka.errors import BrokerError, ErrorCode
+from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.batch_cy import BatchHeader
+from trimtab.kafka.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from trimtab.spark.stream.admission import Piece
+from trimtab.spark.stream.size_sources.contract import SizeRequest, SizeSource
+from trimtab.spark.stream.size_sources.probe import LogSizes, Probe
+from trimtab.spark.stream.size_sources.scan import Scan
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -43,7 +41,7 @@ def servers() -> Iterator[str]:
 
 def stored(servers: str, partition: TopicPartition) -> list[Piece]:
     """The record batches as a consumer finds them."""
-    from trimtab.wire.batch_cy import read_headers
+    from trimtab.kafka.wire.batch_cy import read_headers
 
     found: list[Piece] = []
     with Consumer(servers, auto_offset_reset="earliest") as consumer:
@@ -60,7 +58,7 @@ def stored(servers: str, partition: TopicPartition) -> list[Piece]:
 
 
 def look_for_all(
-    source: Source, wanted: Mapping[TopicPartition, SizeRequest]
+    source: SizeSource, wanted: Mapping[TopicPartition, SizeRequest]
 ) -> dict[TopicPartition, list[Piece]]:
     found: dict[TopicPartition, list[Piece]] = {partition: [] for partition in wanted}
     left = dict(wanted)
@@ -68,7 +66,7 @@ def look_for_all(
     while left:
         found_now = source.find(left, changed)
         changed = set()
-        for partition, start, pieces, _ in found_now:
+        for partition, start, pieces in found_now:
             changed.add(partition)
             assert start == left[partition].start
             found[partition] += pieces
@@ -80,39 +78,17 @@ def look_for_all(
     return found
 
 
-@pytest.mark.parametrize("kind", [Scan, Listing, Exact])
-def test_exact_sources_find_the_record_batches(servers: str, kind: type[Scan]) -> None:
-    source = kind({"bootstrap.servers": servers})
+def test_a_scan_finds_the_record_batches(servers: str) -> None:
+    source = Scan({"bootstrap.servers": servers})
     found = look_for_all(source, {ZERO: SizeRequest(0, 40, 10**6), ONE: SizeRequest(1, 3, 10**6)})
     assert found[ZERO] == stored(servers, ZERO)
     assert found[ONE] == stored(servers, ONE)[1:]
     costs = sum(piece.size for pieces in found.values() for piece in pieces)
-    # The scan's first read of partition 1 may begin before what is wanted; the listing reads none.
-    assert source.bytes_read == (0 if source.name == "broker" else costs)
+    # The scan's first read of partition 1 may begin before what is wanted.
+    assert source.bytes_read == costs
 
 
-def test_brokers_that_list_no_sizes_are_scanned(
-    servers: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def without_sizes(services: handlers.Services) -> dict[int, Handler]:
-        apis = handlers.handlers_of(services)
-        del apis[32_001]
-        return apis
-
-    monkeypatch.setattr("trimtab.broker.broker.handlers_of", without_sizes)
-    with Cluster(brokers=1) as cluster:
-        with Admin(cluster.bootstrap_servers) as admin:
-            admin.create_topic("t", partitions=1)
-        with Producer(cluster.bootstrap_servers) as producer:
-            producer.send("t", b"x")
-        source = Exact({"bootstrap.servers": cluster.bootstrap_servers})
-        assert source.name == "broker"
-        found = look_for_all(source, {ZERO: SizeRequest(0, 1, 100)})
-        assert source.name == "scan"
-        assert [piece.next_offset for piece in found[ZERO]] == [1]
-
-
-@pytest.mark.parametrize("kind", [Scan, Listing, Probe])
+@pytest.mark.parametrize("kind", [Scan, Probe])
 def test_what_was_deleted_is_passed_over(servers: str, kind: type[Scan]) -> None:
     with Admin(servers) as admin:
         admin.create_topic(kind.name, partitions=1)
@@ -155,6 +131,7 @@ def delete_records(servers: str, partition: TopicPartition, offset: int) -> None
 def test_probes_estimate_and_say_by_how_much_they_may_be_wrong(servers: str) -> None:
     """Forty record batches, each a byte larger than the one before."""
     source = Probe({"bootstrap.servers": servers})
+    source._logs.size = lambda partition: 0  # type: ignore[method-assign]
     found = look_for_all(source, {ZERO: SizeRequest(0, 40, 10**6)})[ZERO]
     exact = stored(servers, ZERO)
     total = sum(piece.size for piece in exact)
@@ -163,10 +140,47 @@ def test_probes_estimate_and_say_by_how_much_they_may_be_wrong(servers: str) -> 
     assert found[0] == exact[0]
     assert 0 < error < total / 20
     assert abs(size - total) <= error
-    assert 0 < source.bytes_read < total / 4
+    assert 0 < source.bytes_read < total / 2
     source = Probe({"bootstrap.servers": servers})
     found = look_for_all(source, {ONE: SizeRequest(0, 3, 100)})[ONE]
     assert [each[:2] for each in found] == [each[:2] for each in stored(servers, ONE)]
+
+
+def test_the_size_of_the_whole_log_tells_what_probes_have_missed(servers: str) -> None:
+    partition = TopicPartition("spikes", 0)
+    with Admin(servers) as admin:
+        admin.create_topic("spikes", partitions=1)
+    with Producer(servers, linger_ms=10_000) as producer:
+        for number in range(400):  # one record of a hundred has nearly all bytes
+            producer.send("spikes", bytes(100_000 if number % 100 == 50 else 100))
+            if number % 10 == 9 or number % 100 in (49, 50):
+                producer.flush()
+    total = sum(piece.size for piece in stored(servers, partition))
+    wanted = {partition: SizeRequest(0, 400, 10**6)}
+    for seed in range(5):
+        source = Probe({"bootstrap.servers": servers})
+        source._random = Random(seed)
+        found = look_for_all(source, wanted)[partition]
+        assert sum(piece.size for piece in found) > total / 2
+
+
+def test_without_the_sizes_of_logs_there_is_one_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals: list[BrokerError] = []
+
+    def refuse(self: Admin) -> None:
+        refusals.append(BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no", "cluster"))
+        raise refusals[-1]
+
+    monkeypatch.setattr(Admin, "describe_log_dirs", refuse)
+    now = [0.0]
+    sizes = LogSizes({"bootstrap.servers": "127.0.0.1:1"}, lambda: now[0])
+    assert sizes.size(ZERO) == 0
+    now[0] += 3600
+    assert sizes.size(ZERO) == 0
+    assert len(refusals) == caplog.text.count("the brokers do not tell the sizes of logs") == 1
+    sizes.close()
 
 
 def test_a_scan_reads_only_what_is_wanted(servers: str) -> None:
@@ -181,6 +195,32 @@ def test_a_scan_reads_only_what_is_wanted(servers: str) -> None:
     source.close()
 
 
+def test_probes_behind_the_last_record_end_there(
+    servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Probe({"bootstrap.servers": servers})
+    probe = source._probe
+
+    def behind(partition: TopicPartition, offset: int) -> list[BatchHeader] | None:
+        return [] if offset >= 3 else probe(partition, offset)
+
+    monkeypatch.setattr(source, "_probe", behind)
+    found = look_for_all(source, {ONE: SizeRequest(0, 5, 10**6)})[ONE]
+    assert [each.next_offset for each in found] == [1, 2, 3, 5]
+    assert found[-1].size == 0
+
+
+def test_a_scan_behind_the_last_record_ends_there(
+    servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Scan({"bootstrap.servers": servers})
+    monkeypatch.setattr("trimtab.spark.stream.size_sources.scan.POLL_MS", 20)
+    monkeypatch.setattr(Consumer, "lag", lambda self, wanted: dict.fromkeys(wanted, 2))
+    found = look_for_all(source, {ONE: SizeRequest(0, 5, 10**6)})[ONE]
+    assert [each.next_offset for each in found] == [1, 2, 3, 5]
+    assert found[-1].size == 0
+
+
 def test_probes_take_turns() -> None:
     """Each look is about one partition, whatever their number; who is done is left out."""
     partitions = [TopicPartition("t", number) for number in range(5)]
@@ -191,6 +231,7 @@ def test_probes_take_turns() -> None:
         asked.append(partition)
 
     source._probe = probe  # type: ignore[method-assign]
+    source._logs.size = lambda partition: 0  # type: ignore[method-assign]
     wanted = dict.fromkeys(partitions, SizeRequest(0, 1, 10))
     source.find(wanted, partitions)
     for _ in range(4):

@@ -1,1 +1,0 @@
-"""The coordinator of groups: pure decisions about members, generations and committed offsets."""

@@ -1,4 +1,0 @@
-"""The cluster's metadata: the controller's records, replayed into an image.
-
-The controller decides by it and the brokers answer from it.
-"""

@@ -1,1 +1,0 @@
-"""A partition's log on disk, in Kafka's formats, and the disk interface below it."""
