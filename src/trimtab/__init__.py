@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from trimtab.client.accumulator.queues_cy import Delivery
     from trimtab.client.accumulator.table import TableDelivery, TableError
     from trimtab.client.admin import AsyncAdmin
-    from trimtab.client.balancer import plan_balance
     from trimtab.client.blocking.admin import Admin
+    from trimtab.client.blocking.balance import plan_balance
     from trimtab.client.blocking.consumer import Consumer
     from trimtab.client.blocking.producer import Producer
     from trimtab.client.consumer import AsyncConsumer
     from trimtab.client.group.subscription import SubscriptionPattern
     from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
+    from trimtab.client.partitioner.key_spread import KeySkew, key_skew
     from trimtab.client.partitioner.partitioning import Partitioning
     from trimtab.client.producer import AsyncProducer
     from trimtab.client.sender.prepared import PreparedTransaction, ProducerIdentity
@@ -58,6 +59,7 @@ __all__ = [
     "Delivery",
     "ErrorCode",
     "KafkaError",
+    "KeySkew",
     "LogTruncation",
     "NotDeserialized",
     "NotSerialized",
@@ -75,6 +77,7 @@ __all__ = [
     "TransactionError",
     "Unavailable",
     "UsageError",
+    "key_skew",
     "plan_balance",
 ]
 
@@ -83,8 +86,9 @@ _HOMES = {
     "trimtab.client.blocking.consumer": ("Consumer",),
     "trimtab.client.blocking.producer": ("Producer",),
     "trimtab.client.admin": ("AsyncAdmin",),
-    "trimtab.client.balancer": ("plan_balance",),
+    "trimtab.client.blocking.balance": ("plan_balance",),
     "trimtab.client.consumer": ("AsyncConsumer",),
+    "trimtab.client.partitioner.key_spread": ("KeySkew", "key_skew"),
     "trimtab.client.partitioner.partitioning": ("Partitioning",),
     "trimtab.client.producer": ("AsyncProducer",),
     "trimtab.client.accumulator.queues_cy": ("Delivery",),

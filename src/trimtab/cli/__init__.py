@@ -6,6 +6,7 @@ A command's module has a docstring (its help), `EXAMPLES` (the help's end), `con
 Tests of broker, controller: test_node.py
 Tests of recover: tests/conformance/test_recover.py
 Tests of parser_tree: test_completion.py
+Tests of key_columns: test_skew.py
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ _SUMMARIES = {
     "leader-election": "elect leaders of partitions",
     "reassign": "move partitions to other brokers, copying as few bytes as possible",
     "balance": "measure the load of a cluster, and level it for the fewest bytes",
+    "skew": "say whether keys spread records evenly over partitions",
     "limits": "show replica counts and partition limits (KIP-578)",
     "shims": "write scripts such as kafka-topics.sh that run trimtab",
     "completion": "print a script that completes commands in bash, zsh or fish",

@@ -12,6 +12,7 @@ pytest loads it by itself in an environment that has trimtab (entry point `pytes
     kafka_group         the name of a group that nobody else uses
     kafka_records       reads the records of a topic
     assert_produces     asserts which records a block of code produces
+    assert_even         asserts that keys spread records evenly over partitions; needs no cluster
     kafka_faults        slow, dead and separate brokers, and full disks, until the end of the test
     virtual_kafka       a cluster in virtual time, in `@pytest.mark.virtual_time` tests
 """
@@ -32,12 +33,14 @@ import pytest
 if TYPE_CHECKING:  # every run of pytest imports this module: what fixtures need is imported by them
     from trimtab.client.blocking.admin import Admin
     from trimtab.cluster.embedded import Cluster
+    from trimtab.pytest.evenness import AssertEven
     from trimtab.pytest.faults import Faults
     from trimtab.pytest.reading import AssertProduces, ReadRecords, TopicReader
     from trimtab.pytest.virtual import VirtualKafka
     from trimtab.sim.world import World
 
 __all__ = [
+    "assert_even",
     "assert_produces",
     "kafka_cluster",
     "kafka_faults",
@@ -237,6 +240,19 @@ def assert_produces(_kafka_reader: TopicReader) -> AssertProduces:
     from trimtab.pytest.reading import expect_records
 
     return partial(expect_records, _kafka_reader)
+
+
+@pytest.fixture(scope="session")
+def assert_even() -> AssertEven:
+    """Asserts that a sample of keys spreads records evenly; needs no cluster:
+
+        assert_even([order.user for order in orders], partitions=48, worst=1.3)
+
+    Its arguments and errors: `trimtab.pytest.evenness.expect_even`.
+    """
+    from trimtab.pytest.evenness import expect_even
+
+    return expect_even
 
 
 # In virtual time

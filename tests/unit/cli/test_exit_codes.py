@@ -36,6 +36,7 @@ REFUSED = {
     "leader-election": "leader-election --election-type preferred --topic t",
     "reassign": "reassign --execute",
     "balance": "balance --window 1",
+    "skew": "skew /nowhere.csv",
     "limits": "limits --what-if x",
     "shims": "shims /dev/null/x",
     "completion": "completion bash",

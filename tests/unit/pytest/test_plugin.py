@@ -549,3 +549,35 @@ async def test_down(virtual_kafka):
             "E*UsageError: broker=3: *",
         ]
     )
+
+
+def test_keys_are_asserted_to_be_even_without_a_cluster(pytester: pytest.Pytester) -> None:
+    """The incident of the one public report: the key was changed from the user to the country."""
+    done = run(
+        pytester,
+        """
+from random import Random
+
+random = Random(1)
+ORDERS = [(f"user-{random.getrandbits(32)}", random.choice(["us"] * 8 + ["de", "fr"]))
+          for _ in range(40_000)]
+
+def test_by_country(assert_even):
+    assert_even([country for _, country in ORDERS], partitions=48, worst=1.3)
+
+def test_by_user(assert_even):
+    found = assert_even([user for user, _ in ORDERS], partitions=48, worst=1.3)
+    assert found.ratio < 1.3
+
+def test_too_few_to_tell(assert_even):
+    assert_even([user for user, _ in ORDERS[:100]], partitions=48)
+""",
+    )
+    done.assert_outcomes(passed=1, failed=2)
+    done.stdout.fnmatch_lines(
+        [
+            "E *AssertionError: uneven: 40,000 records with keys on 48 partitions: *",
+            "E *to blame in partition *: 'us' (*",
+            "E *UsageError: unclear: 100 records *give about *",
+        ]
+    )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
+from trimtab.balance.heavy_hitters_cy import HeavyHitters
 from trimtab.kafka.errors import UsageError
-from trimtab.spark.load.heavy_hitters import HeavyHitters
 from trimtab.spark.load.inputs import in_order, ratio, require, window_of
 
 if TYPE_CHECKING:
@@ -177,14 +177,14 @@ class _Sketch:
     """The counts of one topic's keys in one window, in one task."""
 
     def __init__(self, counters: int) -> None:
-        self._hitters: HeavyHitters[Any] = HeavyHitters(counters)
+        self._hitters = HeavyHitters(counters)
         self._records = self._bytes = 0
 
     def count_key(self, key: Any, records: int, octets: int, partition: int) -> None:
         self._records += records
         self._bytes += octets
         if key is not None:
-            self._hitters.count_keys([(key, records, octets, partition)])
+            self._hitters.count_key(key, records, octets, partition)
 
     def finish(self, group: tuple[Any, ...], schema: pa.Schema) -> pa.RecordBatch:
         import pyarrow as pa
@@ -192,7 +192,7 @@ class _Sketch:
         hitters = list(self._hitters)
         floor = self._hitters.floor
         rows: list[tuple[Any, ...]] = [
-            (*group, key, hitter.records, hitter.bytes, hitter.missed - floor, hitter.partition)
+            (*group, key, hitter.amount, hitter.bytes, hitter.missed - floor, hitter.partition)
             for key, hitter in hitters
         ]
         rows.append((*group, None, self._records, self._bytes, floor, None))
