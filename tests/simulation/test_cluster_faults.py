@@ -120,8 +120,8 @@ PLANTED: dict[str, tuple[int, object, str, object]] = {
     "early join": (1, Leadership, "can_join", _join_early),
     "no sequences": (0, ProducerState, "check_batch", lambda *_: ACCEPTED),
     "cut without own epochs": (43, Partition, "truncate_to_leader", _cut_where_the_leader_says),
-    "early completion": (49, election, "complete_reassignment", _complete_early),
-    "no CRC check": (18, trimtab.cluster.broker.partition, "verify", _trust),
+    "early completion": (30, election, "complete_reassignment", _complete_early),
+    "no CRC check": (23, trimtab.cluster.broker.partition, "verify", _trust),
     "power loss taken for a kill": (158, Mount, "boot_id", lambda _: "the same"),
 }
 

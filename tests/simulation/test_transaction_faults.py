@@ -73,8 +73,8 @@ _send = MarkerSender.send
 
 PLANTED: dict[str, tuple[int, object, str, object]] = {
     "a partition without a marker": (2, MarkerSender, "send", _send_to_one),
-    "endings forgotten": (5, TransactionShard, "resume", _forget_endings),
-    "nobody is fenced": (7, transaction_shard, "_check_caller", _accept),
+    "endings forgotten": (3, TransactionShard, "resume", _forget_endings),
+    "nobody is fenced": (9, transaction_shard, "_check_caller", _accept),
     "offsets at once": (9, GroupOffsets, "replay", _store_at_once),
     "aborted ones are not named": (2, Log, "aborted_between", _name_nobody),
     "markers are sent once": (24, MarkerSender, "_try_later", _give_up),

@@ -26,6 +26,13 @@ FRAMES = 1000
 KEYS = sorted(handlers_of(Mock()))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def nothing_to_look_through() -> None:
+    """What other tests have left alive is not looked through at each collection here."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def in_turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each request counts as large, and nothing is collected."""

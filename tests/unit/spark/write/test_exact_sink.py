@@ -378,5 +378,6 @@ def test_a_topic_of_decisions_that_is_not_shown_for_a_moment_is_not_taken_for_a_
             return describe(self, names)
 
         monkeypatch.setattr(Admin, "describe_topics", describe_topics)
+        kept.take_over()  # waits until the decision's transaction has ended
         assert kept.last_decision() == decision
         assert not hidden
