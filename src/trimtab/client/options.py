@@ -165,6 +165,11 @@ PRODUCER = OptionTable(
             kip="KIP-794",
         ),
         boolean(
+            "partitioner.keys.shown",
+            False,
+            "Whether partitioning() shows heavy keys themselves, and not only their hashes.",
+        ),
+        boolean(
             "partitioner.rack.aware",
             False,
             "Whether the built-in logic prefers partitions led in client.rack.",

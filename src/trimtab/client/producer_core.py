@@ -97,6 +97,7 @@ class Core:
             compression_level=_level_of(options, codec),
             ignores_keys=maker.ignores_keys,
             rack=_rack_of(options),
+            shows_keys=options.flag("partitioner.keys.shown"),
             make_partitioner=maker,
             now=now,
             wall_clock=wall,
@@ -447,7 +448,12 @@ def _partitioner_metrics(partitioning: Partitioning) -> dict[str, float]:
         "queued-batches-max": max((load.queued_batches for load in loads), default=0),
         "switch-total": partitioning.switches,
         "turn-total": sum(load.turns for load in loads),
+        "hot-keys": len(partitioning.hot_keys),
+        "hot-key-share-max": max((key.share for key in partitioning.hot_keys), default=0.0),
     }
+    stored = [load.stored_bytes for load in loads]
+    if any(stored):
+        metrics["partition-ratio-max"] = max(stored) * len(stored) / sum(stored)
     if partitioning.in_rack_share is not None:
         metrics["in-rack-share"] = partitioning.in_rack_share
     return metrics

@@ -206,6 +206,7 @@ class Accumulator(Placement):
                     self._batch_size,
                     self._ignores_keys,
                     self._rack,
+                    self._shows_keys,
                 )
                 self._has_observers |= topic_queues._observes
             topic_queues.view = view
@@ -452,6 +453,8 @@ class Accumulator(Placement):
             self._chain.remove_batch(batch)
             queue.topic_queues._unsettled -= 1
             self._settled += batch.count
+            if error is None:
+                queue.stored_bytes += batch.size
             callbacks = batch._settle(error, base_offset, log_append_time)
             self.memory.release(batch.memory)
             batch.memory = 0

@@ -33,6 +33,7 @@ cdef class Batching:
     cdef object _compression_level
     cdef bint _ignores_keys
     cdef object _rack
+    cdef bint _shows_keys
     cdef object _make_partitioner
     cdef object _wall_clock
     cdef bint _is_machine_clock

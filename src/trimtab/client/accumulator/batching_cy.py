@@ -44,6 +44,7 @@ class Batching:
         compression_level: int | None = None,
         ignores_keys: cython.bint,
         rack: str | None = None,
+        shows_keys: cython.bint = False,
         make_partitioner: Callable[[], Any],
         now: Callable[[], float],
         wall_clock: Callable[[], float],
@@ -79,6 +80,7 @@ class Batching:
         self._compression_level = compression_level
         self._ignores_keys = ignores_keys
         self._rack = rack
+        self._shows_keys = shows_keys
         self._make_partitioner = make_partitioner
         self._wall_clock = wall_clock
         # The built-in `time.time` is called in C, at a third of the cost.

@@ -14,6 +14,7 @@ cdef class OutgoingRecord:
     cdef long long write(self, BatchBuilder builder)
     cdef object key_bytes(self)
     cdef object value_bytes(self)
-    cdef Py_ssize_t keyed_partition(self, int partition_count)
+    cdef long long key_hash(self)
+    cdef long long size(self)
 
 cpdef long long bound(object value, object key, object headers)

@@ -5,14 +5,14 @@ from typing import Any
 
 import cython
 
-from trimtab.client.partitioner.murmur2_cy import partition_for_key
+from trimtab.client.partitioner.murmur2_cy import murmur2
 from trimtab.kafka.arguments import checked_header_name, checked_headers, shown
 from trimtab.kafka.errors import UsageError
 from trimtab.kafka.wire.batch_cy import HEADER_BYTES, BatchBuilder
 from trimtab.kafka.wire.rows_cy import BytesColumn, Rows
 
 if cython.compiled:
-    from cython.cimports.trimtab.client.partitioner.murmur2_cy import partition_for_octets
+    from cython.cimports.trimtab.client.partitioner.murmur2_cy import murmur2_of_octets
     from cython.cimports.trimtab.kafka.wire.batch_cy import BatchBuilder  # type: ignore[no-redef]
     from cython.cimports.trimtab.kafka.wire.rows_cy import (  # type: ignore[no-redef]
         BytesColumn,
@@ -56,18 +56,32 @@ class OutgoingRecord:
         return self.value if self.rows is None else _bytes_at(self.rows.value)
 
     @cython.cfunc
-    def keyed_partition(self, partition_count: cython.int) -> cython.Py_ssize_t:
-        """The partition of its key's hash; -1 without a key."""
+    def key_hash(self) -> cython.longlong:
+        """The hash of its key; -1 without a key."""
         if self.rows is None:
             if self.key is None:
                 return -1
-            return partition_for_key(bytes(self.key), partition_count)
+            return murmur2(bytes(self.key))
         key = self.rows.key
         if key.size < 0:
             return -1
         if cython.compiled:
-            return partition_for_octets(key.octets, key.start, key.size, partition_count)
-        return partition_for_key(_bytes_at(key), partition_count)
+            return murmur2_of_octets(key.octets, key.start, key.size)
+        return murmur2(_bytes_at(key))
+
+    @cython.cfunc
+    def size(self) -> cython.longlong:
+        """The bytes of its key and value."""
+        if self.rows is None:
+            return _size_of(self.key) + _size_of(self.value)
+        return max(0, self.rows.key.size) + max(0, self.rows.value.size)
+
+
+@cython.cfunc
+def _size_of(data: Any) -> cython.longlong:
+    if data is None:
+        return 0
+    return data.nbytes if isinstance(data, memoryview) else len(data)
 
 
 @cython.cfunc

@@ -29,6 +29,9 @@ cdef class Placement(Batching):
         object partition,
         object on_delivery,
     )
+    cdef object _count_key(
+        self, TopicQueues topic_queues, long long key_hash, object key, object value
+    )
     cdef PartitionQueue _choose(self, TopicQueues topic_queues, object partition)
     cdef Batch _place(self, TopicQueues topic_queues, PartitionQueue queue, OutgoingRecord record)
     cdef Batch _put_outside_turn(self, PartitionQueue queue, OutgoingRecord record)

@@ -45,7 +45,7 @@ if cython.compiled:
     from cython.cimports.trimtab.client.accumulator.outgoing_cy import (  # type: ignore[no-redef]
         bound,
     )
-    from cython.cimports.trimtab.client.partitioner.murmur2_cy import partition_for_key
+    from cython.cimports.trimtab.client.partitioner.murmur2_cy import murmur2
 
 # Rows taken from a table before other threads may run.
 _ROWS_AT_ONCE = cython.declare(cython.Py_ssize_t, 4096)
@@ -191,6 +191,7 @@ class Placement(Batching):
         before=cython.longlong,
         grown=cython.longlong,
         in_turn=cython.bint,
+        key_hash=cython.longlong,
     )
     def _add_to_open(
         self,
@@ -204,12 +205,14 @@ class Placement(Batching):
         """The common case: the record fits into an open batch, and the partitioner is not asked.
         Otherwise returns None."""
         in_turn = False
+        key_hash = -1
         if partition is not None:
             queue = self._choose(topic_queues, partition)
         elif topic_queues._is_per_record:
             return None
         elif key is not None and not topic_queues._ignores_keys:
-            queue = topic_queues.queues[partition_for_key(key, topic_queues._partition_count)]
+            key_hash = murmur2(key)
+            queue = topic_queues.queues[_of_hash(key_hash, topic_queues._partition_count)]
         else:
             queue = topic_queues._unquestioned
             if queue is None or self._must_ask(topic_queues) or topic_queues._is_over(queue):
@@ -229,7 +232,26 @@ class Placement(Batching):
         delivery = self._deliver(batch, time, on_delivery)
         if self._is_full(builder):
             self._complete_open(queue)
+        if key_hash >= 0 and topic_queues.keys.is_due():
+            self._count_key(topic_queues, key_hash, key, value)
         return delivery
+
+    @cython.cfunc
+    def _count_key(
+        self, topic_queues: TopicQueues, key_hash: cython.longlong, key: Any, value: Any
+    ) -> Any:
+        """Count a record's key, after the record was appended without the lock."""
+        try:
+            self._acquire()
+            topic_queues.keys.count_key(
+                key if topic_queues.keys.shows_keys else key_hash,
+                len(key) + (0 if value is None else len(value)),
+                _of_hash(key_hash, topic_queues._partition_count),
+            )
+            self._release()
+        except BaseException as raised:
+            self._recover(raised)
+            raise
 
     @cython.cfunc
     def _choose(self, topic_queues: TopicQueues, partition: Any) -> PartitionQueue | None:
@@ -242,7 +264,7 @@ class Placement(Batching):
         return topic_queues.queues[chosen]
 
     @cython.cfunc
-    @cython.locals(keyed=cython.Py_ssize_t)
+    @cython.locals(key_hash=cython.longlong)
     def _place(
         self, topic_queues: TopicQueues, queue: PartitionQueue | None, record: OutgoingRecord
     ) -> Batch:
@@ -252,8 +274,15 @@ class Placement(Batching):
         if topic_queues._is_per_record:
             return self._place_by_partitioner(topic_queues, record)
         if record.may_have_key and not topic_queues._ignores_keys:
-            keyed = record.keyed_partition(topic_queues._partition_count)
-            if keyed >= 0:
+            key_hash = record.key_hash()
+            if key_hash >= 0:
+                keyed = _of_hash(key_hash, topic_queues._partition_count)
+                if topic_queues.keys.is_due():
+                    topic_queues.keys.count_key(
+                        record.key_bytes() if topic_queues.keys.shows_keys else key_hash,
+                        record.size(),
+                        keyed,
+                    )
                 return self._put_outside_turn(topic_queues.queues[keyed], record)
         return self._place_in_turn(topic_queues, record)
 
@@ -524,6 +553,14 @@ class Placement(Batching):
             f"{which}a record for topic {topic} needs up to {size} bytes, max.request.size is"
             f" {self._max_request_size}; raise it together with the topic's max.message.bytes"
         )
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _of_hash(key_hash: cython.longlong, partition_count: cython.int) -> cython.int:
+    """The partition of a key, leaderless ones included: `toPositive(murmur2(key)) % count`."""
+    return cython.cast(cython.int, (key_hash & 0x7FFFFFFF) % partition_count)
 
 
 @cython.cfunc

@@ -1,5 +1,6 @@
 # C declarations of queues_cy.py, for the accumulator. queues_cy.py explains the names.
 
+from trimtab.client.partitioner.key_watch_cy cimport KeyWatch
 from trimtab.kafka.wire.batch_cy cimport BatchBuilder
 
 cdef class NodeLoad:
@@ -81,6 +82,7 @@ cdef class PartitionQueue:
     cdef readonly NodeLoad node
     cdef readonly long long queued_bytes
     cdef readonly long long turns
+    cdef readonly long long stored_bytes
     cdef public object state
     cdef long long _chosen_bytes
     cdef Batch _open
@@ -97,6 +99,7 @@ cdef class TopicQueues:
     cdef public double compression_ratio
     cdef readonly long long switches
     cdef readonly int current
+    cdef readonly KeyWatch keys
     cdef object _accumulator
     cdef object _rack
     cdef long long _rack_bytes

@@ -17,6 +17,7 @@ from typing import Any, SupportsIndex
 
 import cython
 
+from trimtab.client.partitioner.key_watch_cy import KeyWatch
 from trimtab.kafka.arguments import checked_callable, checked_seconds, refuse_copying
 from trimtab.kafka.errors import BatchRefused, UsageError
 from trimtab.kafka.records import NO_OFFSET, NO_TIMESTAMP, Record, RecordMetadata
@@ -465,6 +466,7 @@ class PartitionQueue:
         node: its leader's load; None while there is no leader.
         queued_bytes: bytes of `batches`, uncompressed.
         turns: how often the partitioner chose it.
+        stored_bytes: bytes of batches that were acknowledged, uncompressed.
         state: for the sender.
     """
 
@@ -480,6 +482,7 @@ class PartitionQueue:
         self.node: NodeLoad | None = None
         self.queued_bytes = 0
         self.turns = 0
+        self.stored_bytes = 0
         self.state: Any = None
         self._chosen_bytes = 0
         self._open: Any = None  # the last batch, while records can be appended to it
@@ -561,6 +564,7 @@ class TopicQueues:
         compression_ratio: recent ratio of compressed to uncompressed bytes.
         current: the partition of the current turn, -1 before the first.
         switches: how often a turn began in another partition than the last one.
+        keys: the keys that decided partitions.
     """
 
     def __init__(
@@ -571,6 +575,7 @@ class TopicQueues:
         quantum: cython.longlong,
         ignores_keys: cython.bint,
         rack: str | None,
+        shows_keys: cython.bint,
     ) -> None:
         self.view = view
         self.queues: list[PartitionQueue] = []
@@ -578,6 +583,7 @@ class TopicQueues:
         self.compression_ratio = 1.0
         self.switches = 0
         self.current = -1
+        self.keys = KeyWatch(shows_keys, accumulator.now)
         self._rack_bytes = 0
         self._accumulator = accumulator
         self._rack = rack

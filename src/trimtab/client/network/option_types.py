@@ -92,6 +92,7 @@ class ProducerOptions(ConnectionOptions, total=False):
     partitioner_class: str | Callable[..., object] | HasPartition | None
     partitioner_compat: Literal["kip", "java"] | None
     partitioner_ignore_keys: bool | None
+    partitioner_keys_shown: bool | None
     partitioner_rack_aware: bool | None
     partitioner_rack_aware_strict: bool | None
     retries: int | None

@@ -2,6 +2,6 @@
 
 cpdef unsigned int murmur2(bytes key)
 cpdef int partition_for_key(bytes key, int partition_count)
-cdef int partition_for_octets(
-    const unsigned char *octets, Py_ssize_t start, Py_ssize_t size, int partition_count
+cdef unsigned int murmur2_of_octets(
+    const unsigned char *octets, Py_ssize_t start, Py_ssize_t size
 ) noexcept

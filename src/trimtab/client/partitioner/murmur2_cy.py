@@ -67,17 +67,14 @@ def murmur2(key: bytes) -> int:
 
 def partition_for_key(key: bytes, partition_count: cython.int) -> int:
     """The partition of a key, leaderless ones included: `toPositive(murmur2(key)) % count`."""
-    return partition_for_octets(key, 0, len(key), partition_count)
+    return (_murmur2(key, 0, len(key)) & 0x7FFFFFFF) % partition_count
 
 
-def partition_for_octets(
-    octets: cython.p_const_uchar,
-    start: cython.Py_ssize_t,
-    size: cython.Py_ssize_t,
-    partition_count: cython.int,
+def murmur2_of_octets(
+    octets: cython.p_const_uchar, start: cython.Py_ssize_t, size: cython.Py_ssize_t
 ) -> int:
-    """`partition_for_key` of `size` bytes at `start`, for compiled modules: creates no object."""
-    return (_murmur2(octets, start, size) & 0x7FFFFFFF) % partition_count
+    """The hash of `size` bytes at `start`, for compiled modules: creates no object."""
+    return _murmur2(octets, start, size)
 
 
 @cython.locals(octets=cython.p_uchar, bounds=cython.p_int, made=cython.p_uint)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+from trimtab.client.partitioner.murmur2_cy import murmur2
+
+_MOST_HOT: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,7 @@ class PartitionLoad:
             leader; negative if it is ahead; None likewise.
         chosen_bytes: bytes that the partitioner assigned to it, in the expected compressed size;
             records with a key or a given partition are not counted.
+        stored_bytes: bytes that were acknowledged, of all its records, uncompressed.
         turns: how often it was chosen.
     """
 
@@ -40,7 +45,26 @@ class PartitionLoad:
     expected_ms: float | None
     behind_bytes: float | None
     chosen_bytes: int
+    stored_bytes: int
     turns: int
+
+
+@dataclass(frozen=True, slots=True)
+class HotKey:
+    """A key with more than its fair share: more than the mean of all partitions.
+
+    Attributes:
+        hash: its murmur2, 32 bits without a sign.
+        key: its bytes; None unless `partitioner.keys.shown` is set.
+        share: of the bytes of records whose key decides the partition, 0 to 1; measured by one
+            record in 32, those of the last minutes most.
+        partition: where its records go.
+    """
+
+    hash: int
+    key: bytes | None
+    share: float
+    partition: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +78,7 @@ class Partitioning:
         switches: how often a turn began in another partition than the last one.
         in_rack_share: share of the chosen bytes, 0 to 1, whose leader was in the client's rack when
             they were assigned; None without rack awareness or before the first byte.
+        hot_keys: at most ten, the heaviest first.
         partitions: by number.
     """
 
@@ -62,6 +87,7 @@ class Partitioning:
     current: int | None
     switches: int
     in_rack_share: float | None
+    hot_keys: tuple[HotKey, ...]
     partitions: tuple[PartitionLoad, ...]
 
 
@@ -90,6 +116,7 @@ def describe(topic_queues: Any, rack: str | None) -> Partitioning:
                 else 1000 * weight.expected,
                 behind_bytes=None if weight is None else weight.behind,
                 chosen_bytes=queue.chosen_bytes,
+                stored_bytes=queue.stored_bytes,
                 turns=queue.turns,
             )
         )
@@ -100,5 +127,19 @@ def describe(topic_queues: Any, rack: str | None) -> Partitioning:
         current=topic_queues.current if topic_queues.current >= 0 else None,
         switches=topic_queues.switches,
         in_rack_share=topic_queues.chosen_rack_bytes / chosen if rack and chosen else None,
+        hot_keys=_find_hot(topic_queues.keys, len(loads)),
         partitions=tuple(loads),
+    )
+
+
+def _find_hot(keys: Any, partitions: int) -> tuple[HotKey, ...]:
+    return tuple(
+        HotKey(
+            murmur2(key) if keys.shows_keys else key,
+            key if keys.shows_keys else None,
+            share,
+            partition,
+        )
+        for key, share, partition in keys.heaviest(_MOST_HOT)
+        if share * partitions > 1
     )

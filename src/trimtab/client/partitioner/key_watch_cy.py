@@ -1,0 +1,85 @@
+# mypy: allow-untyped-decorators, no-warn-return-any
+"""Which keys of a topic are heavy while a producer sends: a sample, in bounded memory.
+
+One in 32 of the records whose key decides the partition is counted, at irregular distances, so that
+no pattern of the keys coincides with them.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import cython
+
+from trimtab.balance.heavy_hitters_cy import HeavyHitters
+
+if cython.compiled:
+    from cython.cimports.trimtab.balance.heavy_hitters_cy import (  # type: ignore[no-redef]
+        HeavyHitters,
+    )
+
+# One with more than 1/256 of the bytes is always found.
+_KEPT = cython.declare(cython.int, 256)
+# Distances are 1 to 63 records: 32 on average.
+_DISTANCES = cython.declare(cython.uint, 63)
+_SAMPLES_A_LOOK = cython.declare(cython.int, 64)
+_HALF_LIFE_S = cython.declare(cython.double, 300.0)
+
+
+@cython.final
+@cython.cclass
+class KeyWatch:
+    """Counts the bytes of a topic's keys.
+
+    Args:
+        shows_keys: whether keys are kept, and not only their hashes.
+        now: the loop's time, seconds: what is older counts half after five minutes.
+
+    Attributes:
+        total: bytes that were counted, of all keys.
+    """
+
+    def __init__(self, shows_keys: cython.bint, now: Callable[[], float]) -> None:
+        self.shows_keys = shows_keys
+        self.total = 0
+        self._hitters = HeavyHitters(_KEPT)
+        self._left = 1
+        self._state = 0x2545F491
+        self._looks = 0
+        self._now = now
+        self._faded = now()
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def is_due(self) -> cython.bint:
+        """Whether this record is one of those that are counted."""
+        self._left -= 1
+        return self._left <= 0
+
+    @cython.locals(state=cython.uint)
+    def count_key(self, key: Any, size: cython.longlong, partition: cython.int) -> None:
+        """Count a record: its key or the key's hash, its bytes, and its partition. Under the lock,
+        since another thread may run."""
+        state = self._state * 1664525 + 1013904223 & 0xFFFFFFFF
+        self._state = state
+        self._left = 1 + (state >> 16) % _DISTANCES
+        self._hitters.count_key(key, size, 0, partition)
+        self.total += size
+        self._looks += 1
+        if self._looks >= _SAMPLES_A_LOOK:
+            self._looks = 0
+            if self._now() >= self._faded + _HALF_LIFE_S:
+                self._faded = self._now()
+                self._hitters.fade()
+                self.total //= 2
+
+    def heaviest(self, count: int) -> list[tuple[Any, float, int]]:
+        """Key or hash, share of the counted bytes, and partition: the heaviest first."""
+        if not self.total:
+            return []
+        kept = [(key, hitter.amount, hitter.partition) for key, hitter in self._hitters]
+        kept.sort(key=_heaviest_first)
+        return [(key, amount / self.total, partition) for key, amount, partition in kept[:count]]
+
+
+def _heaviest_first(item: tuple[Any, int, int]) -> tuple[int, Any]:
+    return -item[1], item[0]
