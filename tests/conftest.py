@@ -6,7 +6,6 @@ Hypothesis has no deadlines.
 from __future__ import annotations
 
 import functools
-import gc
 import importlib
 import inspect
 import os
@@ -73,13 +72,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             HERE / "spark"
         ):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """Tests and modules stay until the end: the garbage collector need not look through them."""
-    gc.collect()
-    gc.freeze()
 
 
 def _fixtures(item: pytest.Item) -> Collection[str]:

@@ -16,6 +16,7 @@ STAGES = {
     "fetch": "KIP-74: size of fetch responses, fairness between partitions; with Apache Kafka",
     "placement": "KIP-578: placement; with brute force and the proposal's rule",
     "reassignment": "reassignment plans, executed under load; with brute force and Kafka's tool",
+    "skew": "`trimtab skew` on a file of keys; with pandas counting the same keys",
     "level": "plans that level a cluster; with one greedy goal after another",
     "day": "a day of 30 brokers under `balance --watch`, in virtual time; with greedy goals",
     "relief": "a broker that becomes slow, or leads everything, under load; also on Apache Kafka",

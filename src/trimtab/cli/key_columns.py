@@ -29,23 +29,46 @@ _BETWEEN: Final = "|"
 _PATIENCE_MS: Final = 10_000
 
 
-def read_file(path: Path) -> Any:
+def read_file(path: Path, texts: Sequence[str]) -> Any:
     """The columns of a file, or of a directory of Parquet files such as a table of Spark: a
     `pyarrow.dataset.Dataset`.
+
+    Args:
+        texts: columns whose values are taken as they are written, such as 007 and times.
 
     Raises:
         UsageError: it cannot be read, or pyarrow is not installed.
     """
     pyarrow = import_pyarrow("trimtab skew")
-    from pyarrow import dataset
+    from pyarrow import csv, dataset
 
     form = "parquet" if path.is_dir() else FORMATS.get(path.suffix.lower())
     if form is None:
         raise UsageError(f"{path}: name it {', '.join('*' + each for each in FORMATS)}")
+    kind: Any = form
+    if form == "csv":
+        types = dict.fromkeys(texts, pyarrow.string())
+        kind = dataset.CsvFileFormat(convert_options=csv.ConvertOptions(column_types=types))
     try:
-        return dataset.dataset(path, format=form, partitioning="hive")
+        read = dataset.dataset(path, format=kind, partitioning="hive")
+        if form == "json":
+            read = dataset.dataset(path, format=form, schema=_keep_times(read.schema, texts))
     except (OSError, pyarrow.ArrowException) as error:
         raise UsageError(f"{path}: cannot be read as {form}: {error}") from error
+    return read
+
+
+def _keep_times(schema: Any, texts: Sequence[str]) -> Any:
+    """The schema in which texts that look like times are texts."""
+    pyarrow = import_pyarrow("trimtab skew")
+    return pyarrow.schema(
+        [
+            each.with_type(pyarrow.string())
+            if each.name in texts and pyarrow.types.is_timestamp(each.type)
+            else each
+            for each in schema
+        ]
+    )
 
 
 def scan(dataset: Any, columns: Sequence[str], path: Path) -> Iterator[Any]:
@@ -145,7 +168,7 @@ def parse_values(batch: Any, names: Sequence[str], topic: str) -> Any:
     wanted = [name for name in names if name not in batch.schema.names]
     if not wanted or not batch.num_rows:
         return batch
-    read = _read_json(batch)
+    read = _read_json(batch, wanted)
     if read is None:
         raise UsageError(
             f"{topic}: there is no column {wanted[0]}: values are not JSON objects, each on a line "
@@ -162,24 +185,25 @@ def parse_values(batch: Any, names: Sequence[str], topic: str) -> Any:
 
 def add_fields(batch: Any) -> Any:
     """A batch of a topic with all fields of its values, if these are JSON objects."""
-    read = _read_json(batch)
+    read = _read_json(batch, ())
     for name in [] if read is None else read.schema.names:
         if name not in batch.schema.names:
             batch = batch.append_column(name, read[name].combine_chunks())
     return batch
 
 
-def _read_json(batch: Any) -> Any:
+def _read_json(batch: Any, texts: Sequence[str]) -> Any:
     """The fields of values; None if they are not JSON objects, each on one line."""
     pyarrow = import_pyarrow("trimtab skew")
     from pyarrow import json
 
     lines = b"\n".join(each.as_py() or b"{}" for each in batch["value"])
+    options = json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
     try:
-        read = json.read_json(
-            pyarrow.BufferReader(lines),
-            read_options=json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
-        )
+        read = json.read_json(pyarrow.BufferReader(lines), read_options=options)
+        if (kept := _keep_times(read.schema, texts)) != read.schema:
+            parsed = json.ParseOptions(explicit_schema=kept)
+            read = json.read_json(pyarrow.BufferReader(lines), options, parsed)
     except pyarrow.ArrowInvalid:
         return None
     return read if read.num_rows == batch.num_rows else None

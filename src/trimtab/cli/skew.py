@@ -51,6 +51,8 @@ _CODES: Final = {Evenness.EVEN: 0, Evenness.UNEVEN: 1, Evenness.UNCLEAR: UNCLEAR
 _OTHERS: Final = 8
 """Other columns that are tried as keys, at most."""
 _OTHER_ROWS: Final = 1_000_000
+_OTHER_BYTES: Final = 64 * 1024 * 1024
+"""What is kept of a topic for them."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -120,7 +122,8 @@ class _Source:
         self.key = [] if arguments.key is None else arguments.key.split(",")
         self.weight = [] if arguments.weight is None else [arguments.weight]
         if self._path.exists():
-            self._dataset = read_file(self._path)
+            texts = self.key if arguments.key_format == "text" else []
+            self._dataset = read_file(self._path, texts)
             self.names: Sequence[str] = self._dataset.schema.names
         elif self._path.suffix.lower() in FORMATS or "/" in arguments.source:
             raise UsageError(f"{arguments.source}: there is no such file")
@@ -136,7 +139,7 @@ class _Source:
             yield from scan(self._dataset, [*dict.fromkeys(columns)], self._path)
             return
         for batch in self._topic:
-            if sum(each.num_rows for each in self._kept) < _OTHER_ROWS:
+            if sum(each.nbytes for each in self._kept) < _OTHER_BYTES:
                 self._kept.append(batch)
             yield parse_values(batch, columns, str(self._path))
 
@@ -222,6 +225,6 @@ def write_text(skew: KeySkew, others: dict[str, float]) -> str:
     """What is found, for people."""
     lines = [str(skew)]
     if others:
-        lines.append("with other keys, of the first million records:")
+        lines.append("with other keys, of the first records:")
         lines += [f"  {key}: {ratio:.2f}" for key, ratio in others.items()]
     return "\n".join(lines)

@@ -237,3 +237,20 @@ def test_a_damaged_file_and_one_of_another_kind(
     for file, message in ((damaged, "cannot be read as parquet"), (other, "name it *.parquet")):
         assert main(["skew", str(file), "--key", "a", "--partitions", "2"]) == 1
         assert message in capsys.readouterr().err
+
+
+def test_keys_are_taken_as_they_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not as the numbers and times that they look like."""
+    codes = [f"{number:05d}" for number in range(300)]
+    times = [f"2026-01-01T00:{number // 60:02d}:{number % 60:02d}" for number in range(300)]
+    rows = list(zip(codes, times, strict=True))
+    table, lines = tmp_path / "codes.csv", tmp_path / "codes.jsonl"
+    table.write_text("code,at\n" + "".join(f"{code},{at}\n" for code, at in rows))
+    lines.write_text("".join(f'{{"code":"{code}","at":"{at}"}}\n' for code, at in rows))
+    for file in (table, lines):
+        for key, written in (("code", codes), ("at", times)):
+            _, found = shown(capsys, file, "--key", key, "--partitions", "7")
+            assert found["ratio"] == key_skew(written, partitions=7).ratio
+            assert found["heaviest"][0]["key"] in written

@@ -132,6 +132,8 @@ def key_skew(
     Raises:
         UsageError: an argument has a wrong type or value, or no record has a key.
     """
+    if hasattr(keys, "to_pylist"):  # Arrow's scalars are no bytes
+        keys = keys.to_pylist()
     if isinstance(keys, Mapping):
         if weights is not None:
             raise UsageError("weights are for single keys, and keys is a mapping, which has them")

@@ -7,6 +7,8 @@ from collections import Counter
 from random import Random
 from typing import Any
 
+import numpy
+import pyarrow
 import pytest
 
 from trimtab import UsageError, key_skew
@@ -90,6 +92,13 @@ def test_parts_are_counted_as_one_whole() -> None:
     for first in range(0, len(KEYS), 777):
         parts.count_keys(KEYS[first : first + 777])
     assert parts.judge() == key_skew(KEYS, partitions=48)
+
+
+def test_columns_of_arrow_and_numpy_are_taken() -> None:
+    right = key_skew(KEYS, partitions=48)
+    assert key_skew(pyarrow.array(KEYS), partitions=48) == right
+    assert key_skew(pyarrow.chunked_array([KEYS[:9], KEYS[9:]]), partitions=48) == right
+    assert key_skew(numpy.array(KEYS), partitions=48) == right
 
 
 def test_memory_does_not_grow_with_the_keys() -> None:

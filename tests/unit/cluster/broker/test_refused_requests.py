@@ -27,10 +27,12 @@ KEYS = sorted(handlers_of(Mock()))
 
 
 @pytest.fixture(autouse=True, scope="module")
-def nothing_to_look_through() -> None:
+def nothing_to_look_through() -> Iterator[None]:
     """What other tests have left alive is not looked through at each collection here."""
     gc.collect()
     gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
