@@ -11,6 +11,7 @@ a better one from prices (`level_program.py`), both from what may change (`level
 the fewest bytes that any plan needs (`level_bounds.py`).
 The client's assignors and the coordinator's use `count_levels.py` and `load_levels.py`: equal
 numbers of partitions, or equal bytes/s, for the `members.py` of a group.
+`evenness.py` says whether a sample of keys is even; `heavy_hitters_cy.py` finds the heaviest ones.
 
 Tests of actions, observed: test_steps.py
 Tests of count_levels, load_levels, members, rack_rings: tests/property/test_client_assignors.py

@@ -82,10 +82,13 @@ class HeavyHitters:
         for key, hitter in self._kept.items():
             if hitter.amount > 1:
                 kept[key] = Hitter(
-                    hitter.amount // 2, hitter.bytes // 2, hitter.missed // 2, hitter.partition
+                    hitter.amount // 2,
+                    hitter.bytes // 2,
+                    (hitter.missed + 1) // 2,
+                    hitter.partition,
                 )
         self._kept = kept
-        self.floor //= 2
+        self.floor = (self.floor + 1) // 2
 
     def __iter__(self) -> Iterator[tuple[Any, Hitter]]:
         """The keys kept, at most `capacity`."""

@@ -159,12 +159,17 @@ def _cut(table: Any, wanted: dict[TopicPartition, tuple[int, int]], topic: str, 
     return table.to_batches()
 
 
-def parse_values(batch: Any, names: Sequence[str], topic: str) -> Any:
-    """A batch of a topic with fields of its values, which are JSON objects, as columns.
+def parse_values(batch: Any, names: Sequence[str], fields: set[str], topic: str) -> Any:
+    """A batch of a topic with fields of its values, which are JSON objects, as columns; null where
+    a value lacks a field.
+
+    Args:
+        fields: those of the values are added.
 
     Raises:
-        UsageError: the values are no JSON objects, or lack the fields.
+        UsageError: the values are no JSON objects.
     """
+    pyarrow = import_pyarrow("trimtab skew")
     wanted = [name for name in names if name not in batch.schema.names]
     if not wanted or not batch.num_rows:
         return batch
@@ -174,12 +179,13 @@ def parse_values(batch: Any, names: Sequence[str], topic: str) -> Any:
             f"{topic}: there is no column {wanted[0]}: values are not JSON objects, each on a line "
             f"of its own; a topic has {', '.join(batch.schema.names)}"
         )
+    fields.update(read.schema.names)
     for name in wanted:
-        if name not in read.schema.names:
-            raise UsageError(
-                f"{topic}: values have no field {name}; they have {', '.join(read.schema.names)}"
-            )
-        batch = batch.append_column(name, read[name].combine_chunks())
+        if name in read.schema.names:
+            column = read[name].combine_chunks()
+        else:
+            column = pyarrow.nulls(batch.num_rows, pyarrow.string())
+        batch = batch.append_column(name, column)
     return batch
 
 

@@ -31,11 +31,12 @@ from trimtab.cli.key_columns import (
 from trimtab.cli.options import add_client_options, add_options, positive
 from trimtab.cli.results import print_result
 from trimtab.client.partitioner.key_spread import (
+    MOST_PARTITIONS,
     HeavyKey,
     KeyPartitioner,
     KeySkew,
     KeySpread,
-    show_key,
+    key_text,
 )
 from trimtab.kafka.errors import UsageError
 
@@ -88,9 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--key is missing: which column? There are {', '.join(source.names)}")
     if len(source.key) > 1 and arguments.key_format != "text":
         raise UsageError(f"--key-format {arguments.key_format} is for a key of one column")
-    tried = arguments.also or [
-        each for each in (partitions // 4, partitions // 2, 2 * partitions, 4 * partitions) if each
-    ]
+    usual = (partitions // 4, partitions // 2, 2 * partitions, 4 * partitions)
+    tried = arguments.also or [each for each in usual if 1 <= each <= MOST_PARTITIONS]
     partitioner = read_partitioner(arguments.partitioner)
     spread = KeySpread(partitions, tried, partitioner, arguments.weight is None)
     for batch in source.read([*source.key, *source.weight]):
@@ -138,10 +138,15 @@ class _Source:
         if self._topic is None:
             yield from scan(self._dataset, [*dict.fromkeys(columns)], self._path)
             return
+        topic, fields = str(self._path), set(self.names)
         for batch in self._topic:
             if sum(each.nbytes for each in self._kept) < _OTHER_BYTES:
                 self._kept.append(batch)
-            yield parse_values(batch, columns, str(self._path))
+            yield parse_values(batch, columns, fields, topic)
+        for name in columns:
+            if self._kept and name not in fields:
+                found = ", ".join(sorted(fields.difference(self.names)))
+                raise UsageError(f"{topic}: values have no field {name}; they have {found}")
 
     def read_others(self) -> Iterator[Any]:
         """The first rows once more, with all columns."""
@@ -196,8 +201,13 @@ def _try_others(
             ][:_OTHERS]
             keys = [(name,) for name in columns] + [(*source.key, name) for name in columns]
             spreads = {key: KeySpread(partitions, (), partitioner) for key in keys}
-        for key, spread in spreads.items():
-            count_batch(spread, batch, key, "text", None)
+        for key in list(spreads):
+            if not set(key).issubset(batch.schema.names):  # fields that these values lack
+                continue
+            try:
+                count_batch(spreads[key], batch, key, "text", None)
+            except UsageError:  # a key of bytes cannot be joined as text
+                del spreads[key]
     ratios = {
         ",".join(key): spread.judge(arguments.worst, arguments.confidence).ratio
         for key, spread in spreads.items()
@@ -210,7 +220,7 @@ def describe(skew: KeySkew, others: dict[str, float]) -> dict[str, Any]:
     """What is found, for JSON. Keys that are no text are hexadecimal, with 0x before them."""
 
     def show(keys: Sequence[HeavyKey]) -> list[dict[str, Any]]:
-        return [{**asdict(each), "key": show_key(each.key).strip("'")} for each in keys]
+        return [{**asdict(each), "key": key_text(each.key)} for each in keys]
 
     return {
         **asdict(skew),

@@ -177,6 +177,32 @@ def test_a_topic_is_read_and_fields_of_its_values_are_tried(
     assert "values have no field nix; they have country, user" in capsys.readouterr().err
 
 
+def test_fields_that_some_values_lack_and_keys_that_are_no_text(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Partitions arrive in batches of their own, so that some batches lack a field."""
+    servers = cluster.bootstrap_servers
+    with Admin(servers) as admin, Producer(servers) as producer:
+        admin.create_topic("sparse", partitions=3)
+        for number in range(900):
+            value = {"user": f"u{number}"} if number % 3 == 0 else {"place": number}
+            text = None if number % 3 == 2 else json.dumps(value).encode()
+            producer.send("sparse", text, b"\xff\xfe", partition=number % 3)
+    code, found = shown(capsys, "sparse", "--bootstrap-server", servers)
+    assert (code, found["blamed"][0]["key"]) == (1, "0xfffe")
+    assert not any("," in key for key in found["other_keys"])  # bytes are not joined with text
+    _, found = shown(capsys, "sparse", "--bootstrap-server", servers, "--key", "user")
+    assert (found["records"], found["without_key"]) == (300, 600)
+
+
+def test_keys_are_themselves_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = ["it's", "'quoted'", "back\\slash", "0xff"]
+    file = tmp_path / "quotes.parquet"
+    pyarrow.parquet.write_table(pa.table({"key": keys}), file)
+    _, found = shown(capsys, file, "--key", "key", "--partitions", "2")
+    assert sorted(each["key"] for each in found["heaviest"]) == sorted(keys)
+
+
 def test_a_topic_without_records_or_json(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,7 +34,7 @@ CONSISTENT: Final = "consistent"
 _ROWS_AT_ONCE: Final = 65_536
 _KEPT: Final = 1000
 """Keys that are counted: one with more than a thousandth of the whole is always found."""
-_MOST_PARTITIONS: Final = 1_000_000
+MOST_PARTITIONS: Final = 1_000_000
 _NAMED: Final = 10
 _BLAMED: Final = 0.05
 """Of the mean of all partitions: a key with less is not to blame for anything."""
@@ -166,8 +166,8 @@ class KeySpread:
     ) -> None:
         numbers = [partitions, *tried]
         for number in numbers:
-            if not 1 <= checked_integer("partitions", number) <= _MOST_PARTITIONS:
-                raise UsageError(f"partitions={number}: give a number from 1 to {_MOST_PARTITIONS}")
+            if not 1 <= checked_integer("partitions", number) <= MOST_PARTITIONS:
+                raise UsageError(f"partitions={number}: give a number from 1 to {MOST_PARTITIONS}")
         if not callable(partitioner) and partitioner not in (MURMUR2, CONSISTENT):
             raise UsageError(
                 f"partitioner={partitioner!r} is not known: give {MURMUR2}, {CONSISTENT}, or a "
@@ -341,13 +341,19 @@ class KeySpread:
         return chosen
 
 
-def show_key(key: bytes) -> str:
-    """A key for people: as text if it is text."""
+def key_text(key: bytes) -> str:
+    """A key as text; in hexadecimal, after 0x, if it is none."""
     try:
         text = key.decode()
     except UnicodeDecodeError:
         return "0x" + key.hex()
-    return repr(text) if text.isprintable() else "0x" + key.hex()
+    return text if text.isprintable() else "0x" + key.hex()
+
+
+def show_key(key: bytes) -> str:
+    """A key for people: in quotes if it is text."""
+    text = key_text(key)
+    return repr(text) if text.encode() == key else text
 
 
 def _show_partitions(count: int) -> str:
