@@ -244,7 +244,8 @@ class Placement(Batching):
         try:
             self._acquire()
             topic_queues.keys.count_key(
-                key if topic_queues.keys.shows_keys else key_hash,
+                key_hash,
+                key,
                 len(key) + (0 if value is None else len(value)),
                 _of_hash(key_hash, topic_queues._partition_count),
             )
@@ -279,7 +280,8 @@ class Placement(Batching):
                 keyed = _of_hash(key_hash, topic_queues._partition_count)
                 if topic_queues.keys.is_due():
                     topic_queues.keys.count_key(
-                        record.key_bytes() if topic_queues.keys.shows_keys else key_hash,
+                        key_hash,
+                        bytes(record.key_bytes()) if topic_queues.keys.shows_keys else None,
                         record.size(),
                         keyed,
                     )

@@ -13,4 +13,4 @@ cdef class KeyWatch:
     cdef double _faded
 
     cdef bint is_due(self) noexcept
-    cpdef count_key(self, object key, long long size, int partition)
+    cpdef count_key(self, long long key_hash, object key, long long size, int partition)

@@ -22,6 +22,8 @@ _KEPT = cython.declare(cython.int, 256)
 # Distances are 1 to 63 records: 32 on average.
 _DISTANCES = cython.declare(cython.uint, 63)
 _SAMPLES_A_LOOK = cython.declare(cython.int, 64)
+# Larger keys are remembered by their hash only, so that memory stays bounded.
+_LARGEST_SHOWN = cython.declare(cython.Py_ssize_t, 1024)
 _HALF_LIFE_S = cython.declare(cython.double, 300.0)
 
 
@@ -56,9 +58,13 @@ class KeyWatch:
         return self._left <= 0
 
     @cython.locals(state=cython.uint)
-    def count_key(self, key: Any, size: cython.longlong, partition: cython.int) -> None:
-        """Count a record: its key or the key's hash, its bytes, and its partition. Under the lock,
-        since another thread may run."""
+    def count_key(
+        self, key_hash: cython.longlong, key: Any, size: cython.longlong, partition: cython.int
+    ) -> None:
+        """Count a record: its key's hash, its key as bytes if keys are shown, its bytes, and its
+        partition. Under the lock, since another thread may run."""
+        if not self.shows_keys or len(key) > _LARGEST_SHOWN:
+            key = key_hash
         state = self._state * 1664525 + 1013904223 & 0xFFFFFFFF
         self._state = state
         self._left = 1 + (state >> 16) % _DISTANCES
@@ -81,5 +87,5 @@ class KeyWatch:
         return [(key, amount / self.total, partition) for key, amount, partition in kept[:count]]
 
 
-def _heaviest_first(item: tuple[Any, int, int]) -> tuple[int, Any]:
-    return -item[1], item[0]
+def _heaviest_first(item: tuple[Any, int, int]) -> tuple[int, bool, Any]:
+    return -item[1], isinstance(item[0], bytes), item[0]

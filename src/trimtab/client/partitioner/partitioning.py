@@ -55,7 +55,7 @@ class HotKey:
 
     Attributes:
         hash: its murmur2, 32 bits without a sign.
-        key: its bytes; None unless `partitioner.keys.shown` is set.
+        key: its bytes; None unless `partitioner.keys.shown` is set, and for more than 1 KiB.
         share: of the bytes of records whose key decides the partition, 0 to 1; measured by one
             record in 32, those of the last minutes most.
         partition: where its records go.
@@ -135,8 +135,8 @@ def describe(topic_queues: Any, rack: str | None) -> Partitioning:
 def _find_hot(keys: Any, partitions: int) -> tuple[HotKey, ...]:
     return tuple(
         HotKey(
-            murmur2(key) if keys.shows_keys else key,
-            key if keys.shows_keys else None,
+            murmur2(key) if isinstance(key, bytes) else key,
+            key if isinstance(key, bytes) else None,
             share,
             partition,
         )

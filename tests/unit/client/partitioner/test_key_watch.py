@@ -80,6 +80,21 @@ def test_keys_are_shown_if_asked_for(make: Callable[..., Any]) -> None:
     ]
 
 
+def test_large_keys_are_known_by_hash_so_that_memory_is_bounded(make: Callable[..., Any]) -> None:
+    accumulator = make(shows_keys=True)
+    append_all(accumulator, [b"a" * 1025, b"b"] * 3000)
+    (large,) = (each for each in accumulator.partitioning("topic").hot_keys if each.key is None)
+    assert large.hash == murmur2(b"a" * 1025)
+    assert large.share == pytest.approx(1125 / 1226, abs=0.05)
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_keys_that_are_not_bytes_are_shown_too(make: Callable[..., Any], kind: Any) -> None:
+    accumulator = make(shows_keys=True)
+    append_all(accumulator, [kind(b"us")] * 100)
+    assert [each.key for each in accumulator.partitioning("topic").hot_keys] == [b"us"]
+
+
 def test_shares_are_of_bytes(make: Callable[..., Any]) -> None:
     accumulator = make(shows_keys=True)
     for _ in range(3000):
@@ -115,7 +130,7 @@ def test_the_twenty_heaviest_of_many_keys_are_found(in_form: Callable[[str], Mod
     keys = random.choices(range(100_000), [(n + 1) ** -1.4 for n in range(100_000)], k=40_000)
     watch = in_form("trimtab.client.partitioner.key_watch_cy").KeyWatch(False, lambda: 0.0)
     for key in keys:
-        watch.count_key(key, 1, key % 7)
+        watch.count_key(key, None, 1, key % 7)
     found = watch.heaviest(20)
     right = sorted(Counter(keys).items(), key=lambda item: (-item[1], item[0]))[:20]
     assert [key for key, _, _ in found] == [key for key, _ in right]
@@ -129,11 +144,11 @@ def test_keys_that_were_hot_long_ago_fade(in_form: Callable[[str], ModuleType]) 
     now = 0.0
     watch = in_form("trimtab.client.partitioner.key_watch_cy").KeyWatch(False, lambda: now)
     for _ in range(6400):
-        watch.count_key(1, 100, 0)
+        watch.count_key(1, None, 100, 0)
     for _ in range(10):
         now += 300.0
         for _ in range(640):
-            watch.count_key(2, 100, 0)
+            watch.count_key(2, None, 100, 0)
     (first, second) = watch.heaviest(5)
     assert (first[0], second[0]) == (2, 1)
     assert second[1] < 0.02
