@@ -17,6 +17,7 @@ STAGES = {
     "placement": "KIP-578: placement; with brute force and the proposal's rule",
     "reassignment": "reassignment plans, executed under load; with brute force and Kafka's tool",
     "skew": "`trimtab skew` on a file of keys; with pandas counting the same keys",
+    "hot_keys": "bytes by partition with treated keys; with hashing, PKG and D-Choices",
     "level": "plans that level a cluster; with one greedy goal after another",
     "day": "a day of 30 brokers under `balance --watch`, in virtual time; with greedy goals",
     "relief": "a broker that becomes slow, or leads everything, under load; also on Apache Kafka",

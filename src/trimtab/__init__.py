@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trimtab.client.blocking.admin import Admin
     from trimtab.client.blocking.balance import plan_balance
     from trimtab.client.blocking.consumer import Consumer
+    from trimtab.client.blocking.merged_records import merge_split
     from trimtab.client.blocking.producer import Producer
     from trimtab.client.consumer import AsyncConsumer
     from trimtab.client.group.subscription import SubscriptionPattern
@@ -78,12 +79,14 @@ __all__ = [
     "Unavailable",
     "UsageError",
     "key_skew",
+    "merge_split",
     "plan_balance",
 ]
 
 _HOMES = {
     "trimtab.client.blocking.admin": ("Admin",),
     "trimtab.client.blocking.consumer": ("Consumer",),
+    "trimtab.client.blocking.merged_records": ("merge_split",),
     "trimtab.client.blocking.producer": ("Producer",),
     "trimtab.client.admin": ("AsyncAdmin",),
     "trimtab.client.blocking.balance": ("plan_balance",),

@@ -93,7 +93,7 @@ def test_the_first_steps(guide: dict[str, Any], spark: SparkSession) -> None:
 def test_reading_and_writing(guide: dict[str, Any], spark: SparkSession) -> None:
     (choose,) = BLOCKS["Reading a batch"]
     (listener,) = BLOCKS["Reading streams"]
-    stream, update = BLOCKS["Writing"]
+    stream, update, _ = BLOCKS["Writing"]
     run(choose, guide)
     run(listener, guide)
     try:
@@ -135,3 +135,13 @@ def test_load_tables(guide: dict[str, Any], spark: SparkSession) -> None:
     """The first block: the others are tried in test_load.py and test_load_on_cluster.py."""
     run(BLOCKS["Load tables"][0], guide)
     assert spark.read.parquet(f"{guide['directory']}/partition_load").count() >= 3
+
+
+def test_hot_keys(guide: dict[str, Any]) -> None:
+    run(BLOCKS["Writing"][-1], guide)
+    first = guide["rows"].filter("split_number = 0")
+    # A sender for each partition of Spark.
+    assert first.count() == guide["orders"].rdd.getNumPartitions()
+    split = guide["rows"].filter("split_sender IS NOT NULL")
+    assert {bytes(row.key) for row in split.select("key").collect()} == {b"us"}
+    assert split.count() == 500

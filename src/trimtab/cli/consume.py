@@ -50,6 +50,9 @@ CLIENT_ID: Final = "console-consumer"
 POLL_MS = 200
 """Longest wait of one poll; --timeout-ms and Ctrl-C are checked after each poll."""
 
+COMMIT_S: Final = 5.0
+"""With --merge and --group what was printed is committed so often, as by enable.auto.commit."""
+
 FORMATTER_DEFAULTS = {
     "print.timestamp": "false",
     "print.partition": "false",
@@ -85,6 +88,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--max-messages N": "end after N records (default: -1, no limit)",
         "--timeout-ms MS": "end when no record has arrived for this many milliseconds (default: "
         "never)",
+        "--merge": "put the records of keys that producers split or moved (partitioner.hot.keys) "
+        "in order; needs all partitions",
         "--isolation-level {read_committed,read_uncommitted}": "read_committed: leave out records "
         "of open and aborted transactions (default: read_uncommitted)",
         "--formatter-property --property NAME=VALUE …": "what to print of each record: "
@@ -100,6 +105,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from trimtab.client.blocking.consumer import Consumer
+    from trimtab.client.blocking.merged_records import merge_split
 
     write_record = write_json if arguments.json else TextFormat(read_formatter(arguments)).write
     limit = read_limit(arguments.max_messages)
@@ -115,10 +121,16 @@ def run(arguments: argparse.Namespace) -> int:
             start = "earliest" if arguments.from_beginning else arguments.offset or "latest"
             consumer.assign(partitions)
             seek_partitions(consumer, partitions, start)
-        waiting_since = time.monotonic()
+        merged = merge_split(consumer) if arguments.merge else None
+
+        def commit_merged() -> None:
+            if merged is not None and "group.id" in options:
+                merged.commit()
+
+        waiting_since = committed_at = time.monotonic()
         try:
             while not stop.code and (limit is None or printed < limit):
-                records = consumer.poll(
+                records = (merged or consumer).poll(
                     timeout_ms=wait_ms(arguments.timeout_ms, waiting_since),
                     max_records=None if limit is None else limit - printed,
                 )
@@ -128,10 +140,16 @@ def run(arguments: argparse.Namespace) -> int:
                     printed += len(records)
                     output.flush()
                     waiting_since = time.monotonic()
+                    if waiting_since - committed_at >= COMMIT_S:
+                        commit_merged()
+                        committed_at = waiting_since
                 elif wait_ms(arguments.timeout_ms, waiting_since) == 0:
                     break
+            commit_merged()
         finally:
             say_note(f"Processed a total of {printed} messages")
+            if merged is not None and merged.held:
+                say_note(f"{merged.held} more wait for earlier ones of their keys")
     return stop.code
 
 
@@ -160,6 +178,13 @@ def read_options(arguments: argparse.Namespace) -> dict[str, Any]:
                     f"--{name} does not go with a group, which assigns partitions and keeps "
                     "offsets; change these with `trimtab groups --reset-offsets`"
                 )
+    if arguments.merge and arguments.partition is not None:
+        raise UsageError(
+            f"--partition {arguments.partition} does not go with --merge, which needs all "
+            "partitions: leave out one of them"
+        )
+    if arguments.merge and "group.id" in options:
+        options.setdefault("enable.auto.commit", "false")
     if arguments.partition is not None and arguments.topic is None:
         raise UsageError(f"--partition {arguments.partition} needs --topic, not --include")
     if arguments.from_beginning:

@@ -46,6 +46,9 @@ _TRIPS: Final = 4
 """The last polls of ends, of which the slowest counts: a broker may pause between two of them."""
 _IN_A_ROW: Final = 3
 """So often the cluster must be out of level before anything moves."""
+_FAR: Final = 1.5
+"""Leaders leave a broker with so many times the mean after one window, a third of a topic's at a
+time."""
 _LEADER_RESTS_S: Final = 300.0
 _LEAVE_AGAIN_S: Final = 30.0
 """After a plan that takes no leader from a slow broker, the next is made so much later."""
@@ -268,9 +271,10 @@ class Balancer:
         """Level the cluster until `stop` is called.
 
         First the throttles that a killed run has left are removed. Leaders leave a slow broker at
-        once, and replicas leave one that is to be drained. Anything else moves after three windows
-        out of level. A plan is carried out for about ten minutes. Then the load is measured again
-        for a new plan, because leaders may need to change before all copies are done. While the
+        once, and replicas leave one that is to be drained. Leaders leave a broker with 1.5 times
+        the mean after one window; anything else moves after three windows out of level. A plan is
+        carried out for about ten minutes. Then the load is measured again for a new plan, because
+        leaders may need to change before all copies are done. While the
         cluster does not answer, it is asked again each second.
 
         Args:
@@ -315,6 +319,7 @@ class Balancer:
                     self._start_over()
                     is_bad = not metered.is_partial and self._is_out_of_level(load)
                     bad = bad + 1 if is_bad else 0
+                    is_far = is_bad and self._is_out_of_level(load, _FAR)
                     if metered.is_partial and not was_partial:
                         count = len(metered.left_out)
                         tell(f"{count} partitions could not be measured: nothing moves.")
@@ -325,6 +330,9 @@ class Balancer:
                         if not plan.changes and plan.reasons and not is_stuck:
                             tell(plan)
                         is_stuck = not plan.changes
+                    elif is_far:
+                        now_rules = now_rules._replace(share=max(now_rules.share, 1 / 3))
+                        plan = self._plan(load, self._goal._replace(leaders_only=True), slow)
                 if plan is not None and plan.changes and not self._stopped.is_set():
                     tell(plan)
                     part = take_part(plan, now_rules)
@@ -362,14 +370,16 @@ class Balancer:
     def _must_drain(self, load: ClusterLoad) -> bool:
         return any(not self._goal.drain.isdisjoint(each.replicas) for each in load.partitions)
 
-    def _is_out_of_level(self, load: ClusterLoad) -> bool:
+    def _is_out_of_level(self, load: ClusterLoad, least: float = 0.0) -> bool:
+        """Whether a broker has more than the goal's, or `least`, times the mean."""
         without = self._goal.without_leaders | self._resting(load)
         goal = self._goal._replace(without_leaders=without)
         for name, level in find_levels(load, goal).items():
             if goal.leaders_only and name != OUT:
                 continue
             judged = (goal.relieve or level.loads.keys() - goal.drain) & level.loads.keys()
-            if any(level.loads[each] > goal.act_above * level.mean for each in judged):
+            most = max(goal.act_above, least) * level.mean
+            if any(level.loads[each] > most for each in judged):
                 return True
         return False
 

@@ -158,6 +158,20 @@ PRODUCER = OptionTable(
             "Which built-in logic: the KIPs' as written, or the Java producer's bit for bit.",
             ("kip", "java"),
         ),
+        string(
+            "partitioner.hot.keys",
+            None,
+            "What is done, by topic, with keys that are too heavy for their partition: such as"
+            " flights=split,orders=move,clicks=shard:4. split: their records go to as many"
+            " partitions as they need, shard: to so many, each with a number, so that consumers"
+            " can restore their order (merge_split). move: they go to another partition, in order.",
+            Form(
+                r"[A-Za-z0-9._-]+=(split|move|shard:([2-9]|[1-9][0-9]{1,4}))"
+                r"(,[A-Za-z0-9._-]+=(split|move|shard:([2-9]|[1-9][0-9]{1,4})))*",
+                "flights=split",
+                "topics, each with =split, =move or =shard:N (N from 2 on), and commas between",
+            ),
+        ),
         boolean(
             "partitioner.ignore.keys",
             False,

@@ -19,6 +19,7 @@ from trimtab.client.network.options import Options
 from trimtab.client.network.session import Session
 from trimtab.client.partitioner.factory import make_partitioner
 from trimtab.client.partitioner.partitioning import Partitioning
+from trimtab.client.sender.hot_topics import check_treatable, read_treatments
 from trimtab.client.sender.identity import Anonymous, Identity
 from trimtab.client.sender.prepared import PreparedTransaction
 from trimtab.client.sender.sender import Sender, SenderOptions
@@ -88,6 +89,8 @@ class Core:
             from trimtab.client.accumulator.java_accumulator_cy import JavaAccumulator
 
             kind = JavaAccumulator
+        has_partitioner = custom is not None or options["partitioner.class"] is not None
+        self._treatments = read_treatments(options, has_partitioner)
         codec = options.text("compression.type")
         self.accumulator = kind(
             batch_size=options.integer("batch.size"),
@@ -99,6 +102,7 @@ class Core:
             rack=_rack_of(options),
             shows_keys=options.flag("partitioner.keys.shown"),
             make_partitioner=maker,
+            untreated=self._treatments,
             now=now,
             wall_clock=wall,
             lock=new_lock(),
@@ -172,14 +176,15 @@ class Core:
 
         Args:
             patience: as for `Metadata.wait_for_topic`.
+
+        Raises:
+            UsageError: the topic's hot keys are to be treated, and cannot be.
         """
         view = self.metadata.topic(topic)
         if view is not None and self.accumulator.knows(topic, partition):
             return view
         waiting: asyncio.Future[TopicView] = self.loop.create_task(
-            self.metadata.wait_for_topic(
-                topic, max(0.0, round(deadline - self.now(), 3)), partition, patience
-            )
+            self._find_topic(topic, deadline, partition, patience)
         )
         try:
             with self.measured("metadata-wait"):
@@ -189,6 +194,19 @@ class Core:
             return waiting.result()
         finally:
             waiting.cancel()
+
+    async def _find_topic(
+        self, topic: str, deadline: float, partition: int | None, patience: float
+    ) -> TopicView:
+        left = max(0.0, round(deadline - self.now(), 3))
+        view = await self.metadata.wait_for_topic(topic, left, partition, patience)
+        treatment = self._treatments.get(topic)
+        if treatment is not None and not self.accumulator.knows(topic):
+            left = max(0.0, round(deadline - self.now(), 3))
+            session = self.session
+            await check_treatable(self.connections, topic, session.backoff, session.random, left)
+            self.accumulator.treat_keys(topic, treatment.mode, treatment.shards, session.random)
+        return view
 
     def no_memory(self) -> Unavailable:
         self._call_on_loop(self.metrics.memory_exhausted)
@@ -449,6 +467,7 @@ def _partitioner_metrics(partitioning: Partitioning) -> dict[str, float]:
         "switch-total": partitioning.switches,
         "turn-total": sum(load.turns for load in loads),
         "hot-keys": len(partitioning.hot_keys),
+        "hot-keys-treated": partitioning.treated_keys,
         "hot-key-share-max": max((key.share for key in partitioning.hot_keys), default=0.0),
     }
     stored = [load.stored_bytes for load in loads]

@@ -2,7 +2,7 @@
 
 3.5   tables of load only: Python data sources came with 4.0
 4.0   reads and writes batches
-4.1   writes streams, `decode`, `encode`, the option `pushdown`
+4.1   writes streams, `decode`, `encode`, the option `pushdown`, `salt`, `load.key_skew`
 4.2   reads streams: a Python source is told how much to read, and what "available now" is
 """
 

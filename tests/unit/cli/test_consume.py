@@ -24,6 +24,7 @@ from trimtab.cli.consume import (
     wait_ms,
     write_json,
 )
+from trimtab.client.partitioner.split_records import SPLIT_HEADER, write_split
 from trimtab.kafka.errors import UsageError
 from trimtab.kafka.records import Record, TimestampType
 
@@ -123,6 +124,7 @@ def test_options_of_the_command_become_options_of_the_consumer() -> None:
         ("--group g -X group.id=h", "--group g, but group.id=h: give one"),
         ("--group g --partition 0", "--partition does not go with a group"),
         ("-X group.id=g --offset 5", "--offset does not go with a group"),
+        ("--merge --partition 0", "--partition 0 does not go with --merge"),
         ("--from-beginning -X auto.offset.reset=latest", "--from-beginning, but auto.offset.reset"),
     ],
 )
@@ -150,6 +152,8 @@ def test_a_property_overrides_the_file(tmp_path: Path) -> None:
 Run = Callable[..., tuple[int, str, str]]
 
 RECORDS = 1200
+SPLIT = 300
+"""Records of a split key, in the topic `split`."""
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +162,12 @@ def cluster() -> Iterator[Cluster]:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topic("t", partitions=3)
             admin.create_topic("u", partitions=1)
+            admin.create_topic("split", partitions=3)
         with Producer(cluster.bootstrap_servers) as producer:
+            for number in range(SPLIT):
+                headers = [(SPLIT_HEADER, write_split(7, number, 0))]
+                partition = number * number % 3
+                producer.send("split", b"%d" % number, partition=partition, headers=headers)
             for number in range(RECORDS):
                 producer.send("t", b"%d" % number, partition=number % 3)
         yield cluster
@@ -193,6 +202,23 @@ def test_a_group_goes_on_where_it_has_ended(cluster: Cluster, run: Run, protocol
     assert committed(cluster, group) == RECORDS
     with Admin(cluster.bootstrap_servers) as admin:
         assert admin.describe_groups([group])[group].state == "Empty"
+
+
+def test_split_keys_are_merged(run: Run) -> None:
+    words = ("--topic", "split", "--from-beginning", "--timeout-ms", "1000")
+    code, shown, errors = run(*words, "--merge")
+    assert (code, errors) == (0, f"Processed a total of {SPLIT} messages\n")
+    assert [*map(int, shown.split())] == list(range(SPLIT))
+
+
+def test_a_group_that_merges_commits_what_was_printed(cluster: Cluster, run: Run) -> None:
+    words = ("--topic", "split", "--group", "merging", "--merge", "--from-beginning")
+    code, first, _ = run(*words, "--max-messages", "50")
+    assert (code, committed(cluster, "merging")) == (0, 50)
+    rest = run(*words, "--timeout-ms", "2000")[1]
+    assert [*map(int, (first + rest).split())] == list(range(SPLIT))
+    code, _, errors = run(*words, "-X", "enable.auto.commit=true")
+    assert (code, "enable.auto.commit=true would commit" in errors) == (1, True)
 
 
 def test_topics_are_included_by_an_expression(run: Run) -> None:

@@ -106,6 +106,7 @@ OTHER_DEFAULTS: Mapping[str, object] = {
 OURS = {
     "partitioner.balance": None,
     "partitioner.compat": "kip",
+    "partitioner.hot.keys": None,
     "partitioner.keys.shown": False,
     "partitioner.rack.aware.strict": False,
     "sasl.oauthbearer.token": None,

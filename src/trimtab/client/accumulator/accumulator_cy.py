@@ -12,6 +12,7 @@ from typing import Any
 
 import cython
 
+from trimtab.client.accumulator.hot_keys_cy import HotKeys
 from trimtab.client.accumulator.memory_cy import MemoryRequest
 from trimtab.client.accumulator.placement_cy import Placement
 from trimtab.client.accumulator.queues_cy import (
@@ -42,6 +43,7 @@ class Accumulator(Placement):
         ignores_keys: whether records with keys are spread like those without.
         rack: the client's rack; None if rack awareness is off.
         make_partitioner: makes one topic's partitioner (`client.partitioner`).
+        untreated: topics that accept no records until `treat_keys`.
         now: loop time in seconds, correct on every thread.
         wall_clock: seconds since the Unix epoch.
         lock: guards all state, held for microseconds.
@@ -211,6 +213,7 @@ class Accumulator(Placement):
                 self._has_observers |= topic_queues._observes
             topic_queues.view = view
             topic_queues._unquestioned = None
+            is_resized = topic_queues._partition_count != view.partition_count
             topic_queues._partition_count = view.partition_count
             for partition in range(len(topic_queues.queues), view.partition_count):
                 queue = PartitionQueue(self, topic_queues, view.name, partition)
@@ -219,10 +222,29 @@ class Accumulator(Placement):
                 node = self.node(leader) if leader >= 0 else None
                 if queue.node is not node:
                     queue._set_leader(node)
+            if is_resized and topic_queues.hot is not None:
+                topic_queues.hot.reset()
             if topic_queues.current >= view.partition_count:
                 topic_queues._end_turn()
                 topic_queues.current = -1
-            self._topics[view.name] = topic_queues
+            if view.name in self._untreated:
+                self._forgotten[view.name] = topic_queues
+            else:
+                self._topics[view.name] = topic_queues
+        finally:
+            self._release()
+
+    @cython.locals(topic_queues=TopicQueues)
+    def treat_keys(self, topic: str, mode: str, shards: int, random: Any) -> None:
+        """Treat a topic's hot keys (`HotKeys`), and accept its records from now on. Does nothing
+        the second time."""
+        self._acquire()
+        try:
+            topic_queues = self._forgotten.get(topic)
+            if topic_queues is not None and topic_queues.hot is None:
+                topic_queues.hot = HotKeys(topic_queues, mode, shards, random, self.release_held)
+                self._untreated.discard(topic)
+                self._topics[topic] = self._forgotten.pop(topic)
         finally:
             self._release()
 
@@ -413,9 +435,12 @@ class Accumulator(Placement):
                 elif isinstance(callbacks[place + 1], DeliveryRun):
                     delivery_run = callbacks[place + 1]
                     delivery_run._move_to_parts()
-                else:
+                elif isinstance(callbacks[place + 1], RowRun):
                     row_run = callbacks[place + 1]
                     row_run._move_to_parts()
+                else:
+                    for part in parts:
+                        part._call_back(callbacks[place], callbacks[place + 1])
             self.memory.release(batch.memory)
             batch.memory = 0
         finally:
@@ -443,7 +468,10 @@ class Accumulator(Placement):
         queue = batch.queue
         self._acquire()
         try:
-            if batch in queue.in_flight:
+            if batch.held_for is not None:
+                batch.held_for.held.remove(batch)
+                batch.held_for = None
+            elif batch in queue.in_flight:
                 queue.in_flight.remove(batch)
             else:
                 queue.batches.remove(batch)

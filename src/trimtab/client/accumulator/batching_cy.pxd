@@ -35,6 +35,7 @@ cdef class Batching:
     cdef object _rack
     cdef bint _shows_keys
     cdef object _make_partitioner
+    cdef set _untreated
     cdef object _wall_clock
     cdef bint _is_machine_clock
     cdef object _wake
@@ -50,6 +51,7 @@ cdef class Batching:
     cdef Batch _put_into(self, PartitionQueue queue, OutgoingRecord record, bint in_turn)
     cdef bint _put(self, PartitionQueue queue, OutgoingRecord record, bint in_turn)
     cdef Batch _begin_batch(self, PartitionQueue queue, OutgoingRecord record, bint in_turn)
+    cdef Batch _new_batch(self, PartitionQueue queue, OutgoingRecord record)
     cdef long long _estimate(self, BatchBuilder builder) noexcept
     cdef void _count(self, Batch batch, int records, long long grown) noexcept
     cdef void _count_memory(self, Batch batch) noexcept

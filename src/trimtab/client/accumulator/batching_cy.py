@@ -7,7 +7,7 @@ accumulator's lock guards every change, and an interrupted change is repaired he
 Source: `RecordAccumulator.tryAppend`, `RecordAccumulator.appendNewBatch`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from types import BuiltinFunctionType
 from typing import Any
@@ -46,6 +46,7 @@ class Batching:
         rack: str | None = None,
         shows_keys: cython.bint = False,
         make_partitioner: Callable[[], Any],
+        untreated: Iterable[str] = (),
         now: Callable[[], float],
         wall_clock: Callable[[], float],
         lock: Any,
@@ -82,6 +83,7 @@ class Batching:
         self._rack = rack
         self._shows_keys = shows_keys
         self._make_partitioner = make_partitioner
+        self._untreated = set(untreated)
         self._wall_clock = wall_clock
         # The built-in `time.time` is called in C, at a third of the cost.
         self._is_machine_clock = isinstance(wall_clock, BuiltinFunctionType) and (
@@ -188,11 +190,23 @@ class Batching:
         return True
 
     @cython.cfunc
-    @cython.locals(batch=Batch, builder=BatchBuilder, topic_queues=TopicQueues)
+    @cython.locals(batch=Batch)
     def _begin_batch(
         self, queue: PartitionQueue, record: OutgoingRecord, in_turn: cython.bint
     ) -> Batch:
         """Begin a queue's next batch with this record."""
+        batch = self._new_batch(queue, record)
+        if in_turn:
+            queue.topic_queues._turn_bytes += self._estimate(batch.builder)
+        queue.batches.append(batch)
+        queue._open = batch
+        queue._count(batch, 1)
+        return batch
+
+    @cython.cfunc
+    @cython.locals(batch=Batch, builder=BatchBuilder, topic_queues=TopicQueues)
+    def _new_batch(self, queue: PartitionQueue, record: OutgoingRecord) -> Batch:
+        """A batch with this record, for a queue that it is not in yet."""
         topic_queues = queue.topic_queues
         builder = BatchBuilder(
             self._batch_size,
@@ -203,17 +217,13 @@ class Batching:
         )
         record.write(builder)
         batch = Batch(queue, builder, self.now(), self.records, 0)
-        if in_turn:
-            topic_queues._turn_bytes += self._estimate(builder)
         topic_queues._last_used = batch.created
         topic_queues._unsettled += 1
         batch.count = 1
         self.records += 1
         self._count_memory(batch)
         self._chain.add_batch(batch, self._chain.newest)
-        queue.batches.append(batch)
-        queue._open = batch
-        queue._count(batch, 1)
+        queue.given_bytes += builder.size
         return batch
 
     @cython.cfunc
@@ -232,6 +242,7 @@ class Batching:
         self.records += records
         queue = batch.queue
         queue.queued_bytes += grown
+        queue.given_bytes += grown
         node = queue.node
         if node is not None:
             node.queued_bytes += grown

@@ -9,9 +9,11 @@ cdef class OutgoingRecord:
     cdef object headers
     cdef long long timestamp
     cdef Rows rows
+    cdef object mark
     cdef bint may_have_key
 
     cdef long long write(self, BatchBuilder builder)
+    cdef long long _write_marked(self, BatchBuilder builder)
     cdef object key_bytes(self)
     cdef object value_bytes(self)
     cdef long long key_hash(self)

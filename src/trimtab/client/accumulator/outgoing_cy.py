@@ -9,13 +9,14 @@ from trimtab.client.partitioner.murmur2_cy import murmur2
 from trimtab.kafka.arguments import checked_header_name, checked_headers, shown
 from trimtab.kafka.errors import UsageError
 from trimtab.kafka.wire.batch_cy import HEADER_BYTES, BatchBuilder
-from trimtab.kafka.wire.rows_cy import BytesColumn, Rows
+from trimtab.kafka.wire.rows_cy import BytesColumn, HeadersColumn, Rows
 
 if cython.compiled:
     from cython.cimports.trimtab.client.partitioner.murmur2_cy import murmur2_of_octets
     from cython.cimports.trimtab.kafka.wire.batch_cy import BatchBuilder  # type: ignore[no-redef]
     from cython.cimports.trimtab.kafka.wire.rows_cy import (  # type: ignore[no-redef]
         BytesColumn,
+        HeadersColumn,
         Rows,
     )
 
@@ -27,7 +28,11 @@ _MOST_OVERHEAD = cython.declare(cython.longlong, 32)
 @cython.final
 @cython.cclass
 class OutgoingRecord:
-    """A record's fields, or the row under the cursor of `rows`."""
+    """A record's fields, or the row under the cursor of `rows`.
+
+    Attributes:
+        mark: a header that the producer adds, (name, value); None for none.
+    """
 
     def __init__(
         self, key: Any, value: Any, headers: Any, timestamp: cython.longlong, rows: Rows | None
@@ -37,14 +42,24 @@ class OutgoingRecord:
         self.headers = headers
         self.timestamp = timestamp
         self.rows = rows
+        self.mark: Any = None
         self.may_have_key = key is not None if rows is None else rows.has_keys
 
     @cython.cfunc
     def write(self, builder: BatchBuilder) -> cython.longlong:
         """Append it to a batch; returns by how many bytes the batch grew, 0 if it does not fit."""
+        if self.mark is not None:
+            return self._write_marked(builder)
         if self.rows is not None:
             return builder.append_row(self.rows)
         return builder.append(self.timestamp, self.key, self.value, self.headers)
+
+    @cython.cfunc
+    def _write_marked(self, builder: BatchBuilder) -> cython.longlong:
+        headers = self.headers if self.rows is None else _headers_at(self.rows.headers)
+        marked = [*headers, self.mark] if headers else [self.mark]
+        timestamp = self.timestamp if self.rows is None else self.rows.timestamp
+        return builder.append(timestamp, self.key_bytes(), self.value_bytes(), marked)
 
     @cython.cfunc
     def key_bytes(self) -> Any:
@@ -89,6 +104,17 @@ def _bytes_at(column: BytesColumn) -> Any:
     if column.size < 0:
         return None
     return bytes(column.octets[column.start : column.start + column.size])
+
+
+@cython.cfunc
+def _headers_at(column: HeadersColumn | None) -> Any:
+    headers: list[Any] = []
+    if column is not None:
+        for header in range(column.start, column.start + column.size):
+            column.names.seek(header)
+            column.values.seek(header)
+            headers.append((_bytes_at(column.names).decode(), _bytes_at(column.values)))
+    return headers
 
 
 @cython.ccall

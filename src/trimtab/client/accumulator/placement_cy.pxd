@@ -1,13 +1,14 @@
 # C declarations of placement_cy.py. placement_cy.py explains the names.
 
-from trimtab.client.accumulator.batching_cy cimport Batching
+from trimtab.client.accumulator.hot_keys_cy cimport HotKey
+from trimtab.client.accumulator.keyed_placement_cy cimport KeyedPlacement
 from trimtab.client.accumulator.memory_cy cimport MemoryRequest
 from trimtab.client.accumulator.outgoing_cy cimport OutgoingRecord
 from trimtab.client.accumulator.queues_cy cimport Batch, Delivery, PartitionQueue, RowRun, TopicQueues
 from trimtab.kafka.wire.batch_cy cimport BatchBuilder
 from trimtab.kafka.wire.rows_cy cimport Rows
 
-cdef class Placement(Batching):
+cdef class Placement(KeyedPlacement):
     cdef object append_record(
         self,
         object topic,
@@ -29,12 +30,8 @@ cdef class Placement(Batching):
         object partition,
         object on_delivery,
     )
-    cdef object _count_key(
-        self, TopicQueues topic_queues, long long key_hash, object key, object value
-    )
     cdef PartitionQueue _choose(self, TopicQueues topic_queues, object partition)
     cdef Batch _place(self, TopicQueues topic_queues, PartitionQueue queue, OutgoingRecord record)
-    cdef Batch _put_outside_turn(self, PartitionQueue queue, OutgoingRecord record)
     cdef Batch _place_in_turn(self, TopicQueues topic_queues, OutgoingRecord record)
     cdef Batch _place_by_partitioner(self, TopicQueues topic_queues, OutgoingRecord record)
     cdef PartitionQueue _ask_partitioner(self, TopicQueues topic_queues, OutgoingRecord record)

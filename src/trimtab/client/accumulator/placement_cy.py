@@ -2,7 +2,7 @@
 """The caller's side of the accumulator: which partition a record goes to.
 
     partition given ─────────────────────────────▶ its queue's open batch, or a new one
-    else key hashed ─────────────────────────────▶
+    else key hashed, or hot (`KeyedPlacement`) ──▶
     else the topic's partitioner: per record ────▶
                                   or by turns ───▶
 
@@ -17,7 +17,8 @@ from typing import Any
 
 import cython
 
-from trimtab.client.accumulator.batching_cy import Batching
+from trimtab.client.accumulator.hot_keys_cy import HotKey
+from trimtab.client.accumulator.keyed_placement_cy import KeyedPlacement
 from trimtab.client.accumulator.memory_cy import MemoryRequest
 from trimtab.client.accumulator.outgoing_cy import OutgoingRecord, bound
 from trimtab.client.accumulator.queues_cy import (
@@ -42,10 +43,15 @@ from trimtab.kafka.wire.rows_cy import Rows
 
 if cython.compiled:
     from cython.cimports.cpython.time import time as machine_clock
+    from cython.cimports.trimtab.client.accumulator.keyed_placement_cy import (
+        of_hash,
+    )
     from cython.cimports.trimtab.client.accumulator.outgoing_cy import (  # type: ignore[no-redef]
         bound,
     )
     from cython.cimports.trimtab.client.partitioner.murmur2_cy import murmur2
+else:
+    from trimtab.client.accumulator.keyed_placement_cy import of_hash
 
 # Rows taken from a table before other threads may run.
 _ROWS_AT_ONCE = cython.declare(cython.Py_ssize_t, 4096)
@@ -55,7 +61,7 @@ _MAX_TIME = cython.declare(cython.longlong, MAX_TIME)
 
 
 @cython.cclass
-class Placement(Batching):
+class Placement(KeyedPlacement):
     """Chooses each record's partition. `Accumulator` has the arguments and adds the sender's side;
     `JavaAccumulator` has the other strategy for turns."""
 
@@ -192,6 +198,7 @@ class Placement(Batching):
         grown=cython.longlong,
         in_turn=cython.bint,
         key_hash=cython.longlong,
+        hot_key=HotKey,
     )
     def _add_to_open(
         self,
@@ -206,13 +213,23 @@ class Placement(Batching):
         Otherwise returns None."""
         in_turn = False
         key_hash = -1
+        hot_key = None
+        headers: Any = None
         if partition is not None:
             queue = self._choose(topic_queues, partition)
         elif topic_queues._is_per_record:
             return None
         elif key is not None and not topic_queues._ignores_keys:
             key_hash = murmur2(key)
-            queue = topic_queues.queues[_of_hash(key_hash, topic_queues._partition_count)]
+            if topic_queues.hot is not None:
+                hot_key = self._hot_key(topic_queues, key_hash)
+            if hot_key is None:
+                queue = topic_queues.queues[of_hash(key_hash, topic_queues._partition_count)]
+            else:
+                queue = hot_key.turn()
+                if queue is None:
+                    return None
+                headers = hot_key.encoded_mark()
         else:
             queue = topic_queues._unquestioned
             if queue is None or self._must_ask(topic_queues) or topic_queues._is_over(queue):
@@ -223,9 +240,11 @@ class Placement(Batching):
             return None
         builder = batch.builder
         before = self._estimate(builder)
-        grown = builder.append(time, key, value, None)
+        grown = builder.append(time, key, value, headers)
         if grown == 0:
             return None
+        if hot_key is not None:
+            hot_key.go_on(grown)
         if in_turn:
             topic_queues._turn_bytes += self._estimate(builder) - before
         self._count(batch, 1, grown)
@@ -235,24 +254,6 @@ class Placement(Batching):
         if key_hash >= 0 and topic_queues.keys.is_due():
             self._count_key(topic_queues, key_hash, key, value)
         return delivery
-
-    @cython.cfunc
-    def _count_key(
-        self, topic_queues: TopicQueues, key_hash: cython.longlong, key: Any, value: Any
-    ) -> Any:
-        """Count a record's key, after the record was appended without the lock."""
-        try:
-            self._acquire()
-            topic_queues.keys.count_key(
-                key_hash,
-                key,
-                len(key) + (0 if value is None else len(value)),
-                _of_hash(key_hash, topic_queues._partition_count),
-            )
-            self._release()
-        except BaseException as raised:
-            self._recover(raised)
-            raise
 
     @cython.cfunc
     def _choose(self, topic_queues: TopicQueues, partition: Any) -> PartitionQueue | None:
@@ -277,39 +278,8 @@ class Placement(Batching):
         if record.may_have_key and not topic_queues._ignores_keys:
             key_hash = record.key_hash()
             if key_hash >= 0:
-                keyed = _of_hash(key_hash, topic_queues._partition_count)
-                if topic_queues.keys.is_due():
-                    topic_queues.keys.count_key(
-                        key_hash,
-                        bytes(record.key_bytes()) if topic_queues.keys.shows_keys else None,
-                        record.size(),
-                        keyed,
-                    )
-                return self._put_outside_turn(topic_queues.queues[keyed], record)
+                return self._place_by_key(topic_queues, key_hash, record)
         return self._place_in_turn(topic_queues, record)
-
-    @cython.cfunc
-    @cython.locals(topic_queues=TopicQueues, batch=Batch)
-    def _put_outside_turn(self, queue: PartitionQueue, record: OutgoingRecord) -> Batch:
-        """Append a record whose partition was given or hashed from its key.
-
-        Even so, KIP-480's partitioners are informed if a new batch is needed.
-
-        Source: `KafkaProducer.doSend`, `StickyPartitionCache.nextPartition` (2.4 to 3.2).
-        """
-        batch = queue._open
-        if batch is not None:
-            if self._put(queue, record, False):
-                return batch
-            self._complete_open(queue)
-        topic_queues = queue.topic_queues
-        if topic_queues._is_notified_of_new_batches:
-            topic_queues.partitioner.on_new_batch(topic_queues.view, queue.partition)
-        elif topic_queues._turns_by_batch and (
-            topic_queues.current < 0 or topic_queues.current == queue.partition
-        ):
-            topic_queues._turn()
-        return self._begin_batch(queue, record, False)
 
     @cython.cfunc
     @cython.locals(queue=PartitionQueue, batch=Batch, goes_on=cython.bint)
@@ -549,20 +519,6 @@ class Placement(Batching):
         batch._row_run.count += cython.cast(cython.int, row - first)
         self._count(batch, cython.cast(cython.int, row - first), size)
         return row
-
-    def _too_large(self, topic: str, size: cython.longlong, which: str) -> UsageError:
-        return UsageError(
-            f"{which}a record for topic {topic} needs up to {size} bytes, max.request.size is"
-            f" {self._max_request_size}; raise it together with the topic's max.message.bytes"
-        )
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _of_hash(key_hash: cython.longlong, partition_count: cython.int) -> cython.int:
-    """The partition of a key, leaderless ones included: `toPositive(murmur2(key)) % count`."""
-    return cython.cast(cython.int, (key_hash & 0x7FFFFFFF) % partition_count)
 
 
 @cython.cfunc

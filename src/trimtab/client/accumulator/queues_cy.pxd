@@ -17,6 +17,7 @@ cdef class NodeLoad:
 cdef class Batch:
     cdef readonly PartitionQueue queue
     cdef readonly BatchBuilder builder
+    cdef public object held_for
     cdef readonly double created
     cdef readonly long long serial
     cdef public int attempts
@@ -41,6 +42,8 @@ cdef class Batch:
 
     cdef list _settle(self, object error, long long base_offset, long long log_append_time)
     cdef list _replace(self, list parts)
+    cdef object _recount(self)
+    cdef bint _is_settled(self)
     cdef object _call_back(self, object function, object delivery)
     cdef object _call_back_for_last(self, object function, long long timestamp)
 
@@ -83,8 +86,10 @@ cdef class PartitionQueue:
     cdef readonly long long queued_bytes
     cdef readonly long long turns
     cdef readonly long long stored_bytes
+    cdef readonly long long given_bytes
     cdef public object state
     cdef long long _chosen_bytes
+    cdef long long _given_before
     cdef Batch _open
     cdef bint _is_reported
 
@@ -100,6 +105,7 @@ cdef class TopicQueues:
     cdef readonly long long switches
     cdef readonly int current
     cdef readonly KeyWatch keys
+    cdef readonly object hot
     cdef object _accumulator
     cdef object _rack
     cdef long long _rack_bytes

@@ -63,6 +63,7 @@ class Batch:
     Attributes:
         queue: the queue it belongs to.
         builder: its bytes; None once it is acknowledged, failed or split.
+        held_for: the key that moves, if the batch waits for its earlier records, in no queue yet.
         created: loop time of the first record, seconds.
         serial: orders the batches of a queue; batches are sent in increasing order.
         attempts: how often it was sent.
@@ -82,6 +83,7 @@ class Batch:
     ) -> None:
         self.queue = queue
         self.builder = builder
+        self.held_for: Any = None
         self.created = created
         self.serial = serial
         self.attempts = 0
@@ -125,6 +127,25 @@ class Batch:
         """Mark it as split into `parts`. Returns as `_settle`, callbacks to move to the parts."""
         self._parts = parts
         return self._drop_contents()
+
+    @cython.cfunc
+    def _recount(self) -> Any:
+        """Set its counters by its builder, after an interrupted change."""
+        self.count = self.builder.count
+        self.size = self.builder.size
+        self.memory = self.builder.capacity
+        return None
+
+    @cython.cfunc
+    @cython.locals(part="Batch")
+    def _is_settled(self) -> cython.bint:
+        """Whether all its records are acknowledged or have failed."""
+        if self._parts is None:
+            return self.is_done
+        for part in self._parts:  # noqa: SIM110 - compiled, the methods of a cclass are in C
+            if not part._is_settled():
+                return False
+        return True
 
     def _drop_contents(self) -> list[Any]:
         # Deliveries refer to the batch, and must not keep its bytes alive.
@@ -467,6 +488,7 @@ class PartitionQueue:
         queued_bytes: bytes of `batches`, uncompressed.
         turns: how often the partitioner chose it.
         stored_bytes: bytes of batches that were acknowledged, uncompressed.
+        given_bytes: bytes of all records that it was given, uncompressed.
         state: for the sender.
     """
 
@@ -483,8 +505,10 @@ class PartitionQueue:
         self.queued_bytes = 0
         self.turns = 0
         self.stored_bytes = 0
+        self.given_bytes = 0
         self.state: Any = None
         self._chosen_bytes = 0
+        self._given_before = 0  # the part of `given_bytes` that no longer counts (`HotKeys`)
         self._open: Any = None  # the last batch, while records can be appended to it
         self._is_reported = False
 
@@ -537,9 +561,7 @@ class PartitionQueue:
         last = None
         for batch in self.batches:
             last = batch
-            batch.count = batch.builder.count
-            batch.size = batch.builder.size
-            batch.memory = batch.builder.capacity
+            batch._recount()
             self.queued_bytes += batch.size
         if last is not self._open:
             self._open = None
@@ -565,6 +587,7 @@ class TopicQueues:
         current: the partition of the current turn, -1 before the first.
         switches: how often a turn began in another partition than the last one.
         keys: the keys that decided partitions.
+        hot: the treatment of hot keys (`HotKeys`); None without.
     """
 
     def __init__(
@@ -584,6 +607,7 @@ class TopicQueues:
         self.switches = 0
         self.current = -1
         self.keys = KeyWatch(shows_keys, accumulator.now)
+        self.hot: Any = None
         self._rack_bytes = 0
         self._accumulator = accumulator
         self._rack = rack
@@ -627,6 +651,8 @@ class TopicQueues:
             self._resized.add(queue.partition)
             if queue.batches:
                 self._used[queue.partition] = None
+        if self.hot is not None:
+            found.extend(self.hot.repair())
         self._unsettled = len(found)
         self._unquestioned = None
         return found

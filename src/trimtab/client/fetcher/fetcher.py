@@ -55,7 +55,14 @@ from trimtab.kafka.wire.messages.fetch import (
     FetchTopic,
     ForgottenTopic,
 )
-from trimtab.kafka.wire.sentinels import CONSUMER, FINAL_EPOCH, NO_EPOCH, NO_LEADER, NO_SESSION
+from trimtab.kafka.wire.sentinels import (
+    CONSUMER,
+    FINAL_EPOCH,
+    LATEST,
+    NO_EPOCH,
+    NO_LEADER,
+    NO_SESSION,
+)
 from trimtab.kafka.wire.types import ZERO_UUID
 
 logger = logging.getLogger("trimtab.client")
@@ -161,6 +168,29 @@ class Fetcher:
         """The id of the topic to which a partition's position belongs; zero if none is known."""
         bound = self._plan.topic_id(partition)
         return self._metadata.topic_id(partition.topic) if bound == ZERO_UUID else bound
+
+    def find_ends(
+        self,
+        partitions: Iterable[TopicPartition],
+        timeout: float,
+        receive: Callable[[Mapping[TopicPartition, int] | KafkaError], object],
+    ) -> None:
+        """Look up the ends of logs in the background, after a refresh of their topics' metadata.
+        What isolation.level hides is before them, too: it may be read later. `receive` is called on
+        the loop; not after `close`."""
+        wanted = dict.fromkeys(partitions, LATEST)
+
+        async def find() -> None:
+            try:
+                await self._metadata.fetch(list({partition.topic for partition in wanted}))
+                found = await self._offsets.find(wanted, timeout)
+            except KafkaError as error:
+                receive(error)
+            else:
+                receive({partition: each.offset for partition, each in found.items()})
+
+        if not self._closed:
+            self._begin(find())
 
     async def locate(self, partition: TopicPartition, timeout: float) -> int:
         """The first offset of a partition's epoch; waits until it is looked up.

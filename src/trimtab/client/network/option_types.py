@@ -91,6 +91,7 @@ class ProducerOptions(ConnectionOptions, total=False):
     partitioner_balance: str | float | None
     partitioner_class: str | Callable[..., object] | HasPartition | None
     partitioner_compat: Literal["kip", "java"] | None
+    partitioner_hot_keys: str | None
     partitioner_ignore_keys: bool | None
     partitioner_keys_shown: bool | None
     partitioner_rack_aware: bool | None

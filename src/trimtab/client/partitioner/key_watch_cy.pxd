@@ -5,10 +5,12 @@ from trimtab.balance.heavy_hitters_cy cimport HeavyHitters
 cdef class KeyWatch:
     cdef readonly bint shows_keys
     cdef readonly long long total
+    cdef readonly long long samples
+    cdef readonly long long counted
     cdef HeavyHitters _hitters
     cdef int _left
     cdef unsigned int _state
-    cdef int _looks
+    cdef unsigned int _distances
     cdef object _now
     cdef double _faded
 

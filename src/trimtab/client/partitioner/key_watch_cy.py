@@ -1,8 +1,8 @@
 # mypy: allow-untyped-decorators, no-warn-return-any
 """Which keys of a topic are heavy while a producer sends: a sample, in bounded memory.
 
-One in 32 of the records whose key decides the partition is counted, at irregular distances, so that
-no pattern of the keys coincides with them.
+One in 32 of the records whose key decides the partition is counted, more if hot keys are treated,
+at irregular distances, so that no pattern of the keys coincides with them.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,7 @@ if cython.compiled:
 
 # One with more than 1/256 of the bytes is always found.
 _KEPT = cython.declare(cython.int, 256)
-# Distances are 1 to 63 records: 32 on average.
-_DISTANCES = cython.declare(cython.uint, 63)
+_EVERY = cython.declare(cython.uint, 32)
 _SAMPLES_A_LOOK = cython.declare(cython.int, 64)
 # Larger keys are remembered by their hash only, so that memory stays bounded.
 _LARGEST_SHOWN = cython.declare(cython.Py_ssize_t, 1024)
@@ -38,17 +37,37 @@ class KeyWatch:
 
     Attributes:
         total: bytes that were counted, of all keys.
+        samples: records that were counted; halved with the bytes.
+        counted: records that were ever counted.
     """
 
     def __init__(self, shows_keys: cython.bint, now: Callable[[], float]) -> None:
         self.shows_keys = shows_keys
         self.total = 0
+        self.samples = 0
+        self.counted = 0
         self._hitters = HeavyHitters(_KEPT)
+        self._distances = 2 * _EVERY - 1
         self._left = 1
         self._state = 0x2545F491
-        self._looks = 0
         self._now = now
         self._faded = now()
+
+    def look_closer(self, kept: int) -> None:
+        """Begin anew, and find each key with more than 1 / `kept` of the bytes."""
+        self._hitters = HeavyHitters(kept)
+        self.total = self.samples = self.counted = 0
+
+    def sample(self, every: int) -> None:
+        """Count one record in `every` from now on."""
+        self._distances = 2 * every - 1
+
+    def fade(self) -> None:
+        """Halve what was counted, so that it counts less than what is to come."""
+        self._faded = self._now()
+        self._hitters.fade()
+        self.total //= 2
+        self.samples //= 2
 
     @cython.cfunc
     @cython.exceptval(check=False)
@@ -67,22 +86,31 @@ class KeyWatch:
             key = key_hash
         state = self._state * 1664525 + 1013904223 & 0xFFFFFFFF
         self._state = state
-        self._left = 1 + (state >> 16) % _DISTANCES
+        self._left = 1 + (state >> 16) % self._distances
         self._hitters.count_key(key, size, 0, partition)
         self.total += size
-        self._looks += 1
-        if self._looks >= _SAMPLES_A_LOOK:
-            self._looks = 0
-            if self._now() >= self._faded + _HALF_LIFE_S:
-                self._faded = self._now()
-                self._hitters.fade()
-                self.total //= 2
+        self.samples += 1
+        self.counted += 1
+        if self.counted % _SAMPLES_A_LOOK == 0 and self._now() >= self._faded + _HALF_LIFE_S:
+            self.fade()
 
-    def heaviest(self, count: int) -> list[tuple[Any, float, int]]:
-        """Key or hash, share of the counted bytes, and partition: the heaviest first."""
+    def heaviest(
+        self, count: int | None = None, least: float = 0.0
+    ) -> list[tuple[Any, float, int]]:
+        """Key or hash, share of the counted bytes, and partition: the heaviest first.
+
+        Args:
+            count: how many at most; all that are known if None.
+            least: the smallest share.
+        """
         if not self.total:
             return []
-        kept = [(key, hitter.amount, hitter.partition) for key, hitter in self._hitters]
+        bar = least * self.total
+        kept = [
+            (key, hitter.amount, hitter.partition)
+            for key, hitter in self._hitters
+            if hitter.amount >= bar
+        ]
         kept.sort(key=_heaviest_first)
         return [(key, amount / self.total, partition) for key, amount, partition in kept[:count]]
 

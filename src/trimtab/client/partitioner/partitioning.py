@@ -58,13 +58,16 @@ class HotKey:
         key: its bytes; None unless `partitioner.keys.shown` is set, and for more than 1 KiB.
         share: of the bytes of records whose key decides the partition, 0 to 1; measured by one
             record in 32, those of the last minutes most.
-        partition: where its records go.
+        partition: where its hash puts it.
+        partitions: where its records go: the same, the ones it is split among, or the one it was
+            moved to (`partitioner.hot.keys`).
     """
 
     hash: int
     key: bytes | None
     share: float
     partition: int
+    partitions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class Partitioning:
         in_rack_share: share of the chosen bytes, 0 to 1, whose leader was in the client's rack when
             they were assigned; None without rack awareness or before the first byte.
         hot_keys: at most ten, the heaviest first.
+        treated_keys: how many keys are split or moved.
         partitions: by number.
     """
 
@@ -88,6 +92,7 @@ class Partitioning:
     switches: int
     in_rack_share: float | None
     hot_keys: tuple[HotKey, ...]
+    treated_keys: int
     partitions: tuple[PartitionLoad, ...]
 
 
@@ -127,19 +132,18 @@ def describe(topic_queues: Any, rack: str | None) -> Partitioning:
         current=topic_queues.current if topic_queues.current >= 0 else None,
         switches=topic_queues.switches,
         in_rack_share=topic_queues.chosen_rack_bytes / chosen if rack and chosen else None,
-        hot_keys=_find_hot(topic_queues.keys, len(loads)),
+        hot_keys=_find_hot(topic_queues, len(loads)),
+        treated_keys=0 if topic_queues.hot is None else len(topic_queues.hot.treated),
         partitions=tuple(loads),
     )
 
 
-def _find_hot(keys: Any, partitions: int) -> tuple[HotKey, ...]:
-    return tuple(
-        HotKey(
-            murmur2(key) if isinstance(key, bytes) else key,
-            key if isinstance(key, bytes) else None,
-            share,
-            partition,
-        )
-        for key, share, partition in keys.heaviest(_MOST_HOT)
-        if share * partitions > 1
-    )
+def _find_hot(topic_queues: Any, partitions: int) -> tuple[HotKey, ...]:
+    found = []
+    for key, share, partition in topic_queues.keys.heaviest(_MOST_HOT):
+        if share * partitions > 1:
+            key_hash = murmur2(key) if isinstance(key, bytes) else key
+            places = topic_queues.hot.places(key_hash) if topic_queues.hot is not None else ()
+            shown = key if isinstance(key, bytes) else None
+            found.append(HotKey(key_hash, shown, share, partition, places or (partition,)))
+    return tuple(found)

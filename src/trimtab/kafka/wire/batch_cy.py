@@ -69,6 +69,7 @@ __all__ = [
     "BufferPool",
     "ColumnScanner",
     "CorruptBatch",
+    "encode_headers",
     "read_header",
     "read_headers",
     "read_records",
@@ -166,8 +167,8 @@ def _as_bytes(field: str, data: object) -> bytes:
     )
 
 
-def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
-    """The encoded header count and headers, the end of a record."""
+def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    """The header count and headers as they end a record."""
     encoded = bytearray()
     _extend_varint(encoded, len(headers))
     for header in headers:
@@ -272,7 +273,7 @@ def record_size(
         offset_delta,
         -1 if key is None else len(_as_bytes("key", key)),
         -1 if value is None else len(_as_bytes("value", value)),
-        len(_encode_headers(headers)) if headers else 1,
+        len(encode_headers(headers)) if headers else 1,
     )
     return _varint_size(size) + size
 
@@ -414,9 +415,8 @@ class BatchBuilder:
 
         Args:
             timestamp: milliseconds since the Unix epoch, or -1 for none; may go backwards.
-            key: bytes, bytearray, memoryview or None.
-            value: likewise; None is a tombstone if the topic is compacted.
-            headers: a sequence of (name, value), whose value is bytes or None; or None.
+            key, value: bytes, bytearray, memoryview or None.
+            headers: pairs (name, value), whose value is bytes or None; or `encode_headers` of them.
 
         Raises UsageError for other types, a negative timestamp, or a batch already built.
         """
@@ -432,7 +432,7 @@ class BatchBuilder:
             value_size = len(value_bytes)
         headers_bytes: bytes = _NO_HEADERS
         if headers is not None and headers:
-            headers_bytes = _encode_headers(headers)
+            headers_bytes = headers if type(headers) is bytes else encode_headers(headers)
         position: cython.Py_ssize_t = self._begin(
             timestamp, key_size, value_size, len(headers_bytes)
         )

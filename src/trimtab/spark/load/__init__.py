@@ -6,8 +6,8 @@
     load.topic_skew(table, partitions)
 
 Each table is a function from DataFrames to a DataFrame, which collects and caches nothing.
-`partition_load`, `roll_up`, `topic_skew` and `key_sketches` also take streams. The other tables are
-computed in a second, small step from tables that were written.
+`partition_load`, `roll_up`, `topic_skew`, `key_skew` and `key_sketches` also take streams. The
+other tables are computed in a second, small step from tables that were written.
 
 Inputs: records without keys and values (`RECORDS`, `KEYS`, `KEY_HASHES` are schemas to read with),
 batches from log segments on disk (`trimtab.spark.load.log_segments`), and snapshots of the
@@ -22,6 +22,7 @@ Tests: tests/spark/test_load.py
 from trimtab.spark.load.brokers import broker_capacity
 from trimtab.spark.load.groups import group_lag
 from trimtab.spark.load.inputs import BATCHES, KEY_HASHES, KEYS, PARTITIONS, RECORDS
+from trimtab.spark.load.key_spread import key_skew
 from trimtab.spark.load.keys import hot_keys, key_sketches
 from trimtab.spark.load.partitions import partition_load, roll_up, share_by
 from trimtab.spark.load.racks import CLIENTS, rack_traffic
@@ -46,6 +47,7 @@ __all__ = [
     "group_lag",
     "hot_keys",
     "key_sketches",
+    "key_skew",
     "partition_load",
     "rack_traffic",
     "roll_up",

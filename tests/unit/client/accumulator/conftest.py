@@ -87,6 +87,7 @@ def make_bench(make_view: MakeView, in_form: Callable[[str], ModuleType]) -> Cal
         batch_size: int = 1000,
         make_partitioner: Callable[[], object] | None = None,
         is_java: bool = False,
+        treatment: tuple[str, int] | None = None,
         **options: Any,
     ) -> Bench:
         wakes: list[None] = []
@@ -99,6 +100,7 @@ def make_bench(make_view: MakeView, in_form: Callable[[str], ModuleType]) -> Cal
             max_request_size=options.pop("max_request_size", 1 << 20),
             compression=options.pop("compression", Compression.NONE),
             ignores_keys=options.pop("ignores_keys", False),
+            untreated=["topic"] if treatment else (),
             make_partitioner=make_partitioner
             or (lambda: BuiltInPartitioner(BuiltInOptions(max(1, batch_size), False), Random(3))),
             now=lambda: time[0],
@@ -110,6 +112,8 @@ def make_bench(make_view: MakeView, in_form: Callable[[str], ModuleType]) -> Cal
         assert not options
         assert isinstance(accumulator, base)
         accumulator.update_topic(make_view(leaders))
+        if treatment is not None:
+            accumulator.treat_keys("topic", *treatment, Random(5))
         return Bench(accumulator, wakes, errors, time)
 
     return make

@@ -1,0 +1,94 @@
+"""What a split or moved key looks like in a topic: its partitions, and the headers of its records.
+
+A split key's records go to several partitions. The header `trimtab.split` of each has 20 bytes, all
+numbers unsigned and big-endian:
+
+    sender   8 bytes   random: this key, split by this producer; another after a restart
+    number   8 bytes   0 for the first record of this key that was split, then 1, 2, …
+    open     4 bytes   so many numbers just before this one may not be stored yet; all earlier ones
+                       are stored, or have failed for good
+
+A moved key's records have the header `trimtab.moved` on the first of them in the new partition, 4
+bytes: the partition that had them before, where all of them are stored.
+
+Tests: tests/unit/client/accumulator/test_hot_keys.py
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Final, NamedTuple
+
+SPLIT_HEADER: Final = "trimtab.split"
+MOVED_HEADER: Final = "trimtab.moved"
+
+_SPLIT: Final = struct.Struct(">QQI")
+_MOVED: Final = struct.Struct(">I")
+_MOST_OPEN: Final = 0xFFFFFFFF
+_LEAST_CHOICES: Final = 2
+_CHOICES_A_SHARE: Final = 4
+
+
+class SplitMark(NamedTuple):
+    """The header of a split record: see above."""
+
+    sender: int
+    number: int
+    open: int
+
+
+def write_split(sender: int, number: int, open_numbers: int) -> bytes:
+    """The content of `trimtab.split`."""
+    return _SPLIT.pack(sender, number, min(open_numbers, _MOST_OPEN))
+
+
+def read_split(content: bytes | None) -> SplitMark | None:
+    """The parts of `trimtab.split`; None if these bytes are none, so that whoever else uses the
+    name is left alone."""
+    if content is None or len(content) != _SPLIT.size:
+        return None
+    mark = SplitMark(*_SPLIT.unpack(content))
+    return mark if mark.open <= mark.number else None
+
+
+def write_moved(partition: int) -> bytes:
+    """The content of `trimtab.moved`."""
+    return _MOVED.pack(partition)
+
+
+def read_moved(content: bytes | None) -> int | None:
+    """The partition in `trimtab.moved`; None if these bytes are none."""
+    if content is None or len(content) != _MOVED.size:
+        return None
+    return int(_MOVED.unpack(content)[0])
+
+
+def choices(share: float, partitions: int) -> int:
+    """Among how many partitions a key with this share of the bytes is split: enough that its part
+    of each is about a fourth of the partition's."""
+    return min(partitions, _LEAST_CHOICES + math.ceil(_CHOICES_A_SHARE * share * partitions))
+
+
+def candidates(key_hash: int, partitions: int, count: int) -> list[int]:
+    """The partitions that a key may be split among: its own first, then others as its hash draws
+    them, so that more of them are the same ones and some more.
+
+    Args:
+        key_hash: the key's murmur2, which also gives its own partition.
+        count: how many; all if there are fewer.
+    """
+    drawn = {(key_hash & 0x7FFFFFFF) % partitions: None}
+    draw = 0
+    while len(drawn) < min(count, partitions):
+        draw += 1
+        drawn[_mix(key_hash + draw * 0x9E3779B1) % partitions] = None
+    return list(drawn)
+
+
+def _mix(number: int) -> int:
+    """32 bits that look random, another for each number of 32 bits (the finalizer of murmur3)."""
+    mixed = number & 0xFFFFFFFF
+    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    return mixed ^ mixed >> 16
