@@ -1,7 +1,8 @@
-"""Draws the pictures of docs/partitioners.md: `python -m website.pictures`.
+"""Draws the pictures of docs/partitioners.md and docs/keys.md: `python -m website.pictures`.
 
-Each picture is of a small model: a producer gets a record at each tick, and each of three brokers
-works on one batch at a time. It explains how a partitioner chooses; it measures nothing.
+Each picture of a partitioner is of a small model: a producer gets a record at each tick, and each
+of three brokers works on one batch at a time. It explains how a partitioner chooses; it measures
+nothing. The picture of keys is of the producer's own code, without a broker.
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ from random import Random
 from typing import NamedTuple
 
 from lab import drawing
+from lab.benchmarks.hot_keys import place_keys
+from trimtab.cli.plot import Layout
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "partitioners"
+KEYS = FOLDER.parent / "keys.svg"
+KEY_PARTITIONS = 12
 TICKS = 36
 TURN = 4  # records that a partition gets at once, in place of batch.size
 QUICK, SLOW = 3, 12  # ticks for which a broker works on a batch
@@ -132,7 +137,29 @@ def draw(name: str) -> str:
     return drawing.to_document(drawn)
 
 
+def draw_keys() -> str:
+    """Bytes by partition of keys by Zipf's law: by hash, split and moved."""
+    weights = [rank**-1.1 for rank in range(1, 501)]
+    keys = Random(3).choices([b"key-%d" % number for number in range(500)], weights, k=120_000)
+    bars = []
+    for title, mode in (("by the key's hash", ""), ("split", "split"), ("move", "move")):
+        loads = place_keys(keys, mode, KEY_PARTITIONS)
+        fullest = (
+            f"{title}: the fullest has {max(loads) * len(loads) / sum(loads):.1f} times the mean"
+        )
+        sizes = {str(partition): float(load) for partition, load in enumerate(loads)}
+        shares = {name: size / sum(loads) for name, size in sizes.items()}
+        bars.append(drawing.Bar(fullest, shares, sizes))
+    highlighted = max(bars[0].sizes, key=bars[0].sizes.__getitem__)
+    names = {name: f"partition {name}" for name in bars[0].sizes}
+    described = "Bytes of each partition: by hash, split, moved"
+    return drawing.to_document(
+        drawing.draw_shares(bars, names, highlighted, None, described, Layout(480, 0, 52))
+    )
+
+
 if __name__ == "__main__":
+    KEYS.write_text(draw_keys(), encoding="utf-8")
     FOLDER.mkdir(exist_ok=True)
     for picture in PICTURES:
         (FOLDER / f"{picture}.svg").write_text(draw(picture), encoding="utf-8")

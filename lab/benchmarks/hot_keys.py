@@ -67,7 +67,7 @@ def run(runs: int, records: int) -> None:
             progress(f"hot_keys: CPU, Zipf {exponent}")
             for seconds, mode in ((ours, "split"), (theirs, "")):
                 begin = time.process_time()
-                _append(keys, mode)
+                place_keys(keys, mode)
                 seconds.append(1e6 * (time.process_time() - begin) / count)
         report(
             *("hot_keys", f"CPU of a record, Zipf {exponent}, split", "us", ours),
@@ -154,8 +154,13 @@ def _needed_choices(shares: list[float]) -> int:
     return PARTITIONS
 
 
-def _append(keys: Sequence[bytes], mode: str) -> list[int]:
-    """Place the records as a producer does; batches are acknowledged as they become full."""
+def place_keys(keys: Sequence[bytes], mode: str, partitions: int = PARTITIONS) -> list[int]:
+    """Bytes by partition of records that are placed as a producer does; batches are acknowledged
+    as they become full.
+
+    Args:
+        mode: split or move; empty for the hash alone.
+    """
     accumulator: Any = Accumulator(
         batch_size=BATCH,
         buffer_memory=1 << 40,
@@ -170,7 +175,7 @@ def _append(keys: Sequence[bytes], mode: str) -> list[int]:
         wake=lambda: None,
         on_callback_error=lambda error: None,
     )
-    accumulator.update_topic(_view())
+    accumulator.update_topic(_view(partitions))
     if mode:
         accumulator.treat_keys("topic", mode, 0, Random(1))
     append, queues = accumulator.append, accumulator.topic("topic").queues
@@ -183,15 +188,15 @@ def _append(keys: Sequence[bytes], mode: str) -> list[int]:
     return [queue.given_bytes for queue in queues]
 
 
-def _view() -> TopicView:
-    numbers = range(PARTITIONS)
+def _view(partitions: int) -> TopicView:
+    numbers = range(partitions)
     return TopicView(
         "topic",
         bytes(16),
         False,
         tuple(PartitionView(0, 0, (0,), (0,), ()) for _ in numbers),
-        (0,) * PARTITIONS,
-        (None,) * PARTITIONS,
+        (0,) * partitions,
+        (None,) * partitions,
         tuple(numbers),
     )
 
@@ -199,6 +204,6 @@ def _view() -> TopicView:
 WAYS: dict[str, Way] = {
     "partial key grouping": _two_choices,
     "D-Choices": _d_choices,
-    "split": lambda keys: _append(keys, "split"),
-    "move": lambda keys: _append(keys, "move"),
+    "split": lambda keys: place_keys(keys, "split"),
+    "move": lambda keys: place_keys(keys, "move"),
 }

@@ -1,8 +1,8 @@
-"""Compares ten ways of choosing a partition, on a cluster with one slow broker.
+"""Compares twelve ways of choosing a partition, on a cluster with one slow broker.
 
 Starts a cluster of three brokers, each a process, and sends it 336,776 records (flights) in each of
-ten ways: round robin, sticky, uniform, adaptive, adaptive with timeout, strict, 0.1, free,
-rack-aware, by key.
+twelve ways: round robin, sticky, uniform, adaptive, adaptive with timeout, strict, 0.1, free,
+rack-aware, by key, and by key with hot keys split or moved.
 Spark reads the records and computes how the load is distributed over partitions. Then Spark's
 streams write the flights from files into a topic, and read the topic in batches of limited size
 into tables. The results are report.html, summary.json, partition_load.parquet, stream_load.parquet

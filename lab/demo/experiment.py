@@ -1,4 +1,4 @@
-"""Sends records in ten ways of choosing a partition, at the same time; one broker is slow.
+"""Sends records in twelve ways of choosing a partition, at the same time; one broker is slow.
 
 The set-up of KIP-794's measurements: three brokers, one topic per way with one partition on each
 broker, linger.ms=0, all other settings default. Broker 0 answers every produce request 20 ms late,
@@ -100,6 +100,16 @@ WAYS: Final = (
         },
     ),
     Way("by-key", "by key", "murmur2", {}, keyed=True),
+    *(
+        Way(
+            f"by-key-{treatment}",
+            f"by key, {treatment}",
+            "hot keys",
+            {"partitioner.hot.keys": f"flights-by-key-{treatment}={treatment}"},
+            keyed=True,
+        )
+        for treatment in ("split", "move")
+    ),
 )
 
 

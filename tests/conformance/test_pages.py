@@ -23,7 +23,7 @@ from trimtab.spark.session.java import find_java_home
         ("docs/partitioners.md", 1),
         ("docs/production.md", 2),
         ("docs/balance.md", 5),
-        ("docs/keys.md", 5),
+        ("docs/keys.md", 7),
         ("docs/from-spark-connector.md", 1),
     ],
 )

@@ -17,7 +17,7 @@ from trimtab.cluster.config import BROKER, GROUP, TOPIC
 from trimtab.kafka.options import Option, OptionTable
 from trimtab.spark.options.names import SINK, SOURCE
 from website.check import Links, find_broken_links, find_faults, main
-from website.pictures import FOLDER, PICTURES, draw
+from website.pictures import FOLDER, KEYS, PICTURES, draw, draw_keys
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_mkdocs = pytest.mark.skipif(
@@ -52,6 +52,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_is_as_the_script_draws_it(name: str) -> None:
     assert (FOLDER / f"{name}.svg").read_text(encoding="utf-8") == draw(name)
+
+
+def test_the_picture_of_keys_is_as_the_script_draws_it() -> None:
+    assert KEYS.read_text(encoding="utf-8") == draw_keys()
 
 
 def test_broken_links_and_anchors_are_found(tmp_path: Path) -> None:

@@ -433,7 +433,9 @@ class Balancer:
             await self._unless_stopped(self._look(begin))
         except BalancerStopped:
             return
-        await self._wait(_TICK_S - (asyncio.get_running_loop().time() - begin))
+        # At irregular distances, as a broker may pause regularly.
+        tick = _TICK_S * self._admin._session.random.uniform(0.8, 1.2)
+        await self._wait(tick - (asyncio.get_running_loop().time() - begin))
 
     async def _look(self, begin: float) -> None:
         loop = asyncio.get_running_loop()

@@ -257,13 +257,29 @@ async def test_a_topic_that_cannot_be_removed_is_named(
 async def test_it_acts_after_three_windows_out_of_level_and_then_rests(
     world: World, kafka: VirtualKafka
 ) -> None:
+    uneven = (8, 6, 6, 8, 6, 6)
+    async with loaded(world, kafka, LEVEL, uneven) as admin, balancer_of(admin) as balancer:
+        began = world.loop.time()
+        told = Told(balancer)
+        await asyncio.sleep(12 * WINDOW_S)
+        await told.end()
+        (at, plan), *_ = told.plans()
+        assert 3 * WINDOW_S <= at - began <= 3 * WINDOW_S + 6
+        assert plan.before[OUT].level < 1.5
+        assert plan.after[OUT].level < 1.1
+
+
+async def test_leaders_leave_a_hot_broker_after_one_window(
+    world: World, kafka: VirtualKafka
+) -> None:
     async with loaded(world, kafka, HOT) as admin, balancer_of(admin) as balancer:
         began = world.loop.time()
         told = Told(balancer)
         await asyncio.sleep(12 * WINDOW_S)
         await told.end()
         [(at, plan)] = told.plans()
-        assert 3 * WINDOW_S <= at - began <= 3 * WINDOW_S + 6
+        assert WINDOW_S <= at - began <= WINDOW_S + 6
+        assert all(change.copied == 0 for change in plan.changes)
         assert plan.after[OUT].level < 1.05
         assert [each.given_up for each in told.reports()] == [{}]
         assert sorted(await leaders(admin)) == [0, 0, 1, 1, 2, 2]
@@ -275,7 +291,7 @@ async def test_a_peak_of_two_windows_moves_nothing(
 ) -> None:
     levels = iter([True, True, False] * 4)
     async with loaded(world, kafka, LEVEL) as admin, balancer_of(admin) as balancer:
-        monkeypatch.setattr(balancer, "_is_out_of_level", lambda _: next(levels))
+        monkeypatch.setattr(balancer, "_is_out_of_level", lambda _, far=0: not far and next(levels))
         monkeypatch.setattr(module, "find_level_plan", lambda *_: pytest.fail("it has planned"))
         told = Told(balancer)
         await asyncio.sleep(10 * WINDOW_S)
@@ -381,7 +397,7 @@ async def test_a_broker_that_stands_still_half_of_the_time_is_slow(
         world.loop.resume("broker-1")
         slow = [each for _, each in told.events if isinstance(each, SlowBrokers)]
         assert [*slow[0].slow] == [1]
-        assert len(slow) <= 2  # it is told when that changes
+        assert len(slow) <= 5  # it is told when that changes
         await told.end()
 
 

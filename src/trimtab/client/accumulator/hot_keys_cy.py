@@ -46,7 +46,7 @@ _TOO_MUCH = 1.02
 _CERTAIN = 16
 _MOST_TREATED = 1000
 _FIRST_LOOK = 256
-_LAST_LOOK = 1024
+_LAST_LOOK = 512
 # Samples after which everything counts half, at least; and for each partition, so that the share of
 # a key that matters is certain.
 _UNTIL_HALF = 4096
@@ -369,7 +369,7 @@ class HotKeys:
     def look(self) -> None:
         """Choose the keys to treat, by the bytes that each partition was given lately.
 
-        Costs O(partitions + keys that are watched), every 1,024 samples or fewer.
+        Costs O(partitions + keys that are watched), every 512 samples or fewer.
         """
         watch = self._topic_queues.keys
         self._next_look = min(2 * self._next_look, max(_LAST_LOOK, 2 * self._count()))

@@ -129,7 +129,7 @@ class BrokerProbe:
         admin: creates the topic, and says where to connect; probes have connections of their own,
             as answers come in the order of requests.
         topic: its name.
-        interval_s: between probes of a broker; seconds above 0.
+        interval_s: between probes of a broker, on average; seconds above 0.
         timeout_s: seconds until a probe that is not answered is given up, with its connection.
         wall: seconds since the epoch, for the records.
 
@@ -281,12 +281,13 @@ class BrokerProbe:
         return view
 
     async def _tick(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, random = asyncio.get_running_loop(), self._admin._session.random
         due = loop.time()
         while True:
             for broker, partition in self._partitions.items():
                 self._probe(broker, partition, loop)
-            due = max(due + self._interval, loop.time())
+            # At irregular distances: a broker that pauses regularly could always pause in between.
+            due = max(due + self._interval * random.uniform(0.5, 1.5), loop.time())
             await asyncio.sleep(due - loop.time())
 
     def _probe(self, broker: int, partition: int, loop: asyncio.AbstractEventLoop) -> None:

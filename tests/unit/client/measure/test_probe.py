@@ -208,10 +208,12 @@ async def test_a_broker_that_hangs_counts_what_it_has_waited_and_delays_no_other
         assert max(times[0].recent) < 0.01
         waits = times[1].recent
         steps = [first - second for first, second in pairwise(waits)]
-        assert steps == pytest.approx([0.25] * 7)
-        assert 1.7 < waits[0] < 2.1
+        assert all(0.125 <= step <= 0.375 for step in steps)
+        assert len({round(step, 6) for step in steps}) == 7
+        assert 1.0 < waits[0] < 2.1
+        longest = waits[0]
         await asyncio.sleep(20)
-        assert 1.7 < probe.times()[1].recent[0] < 2.1
+        assert 0.8 < probe.times()[1].recent[0] / longest < 2.2
         assert "did not answer" in str(probe.troubles[1]) or "no connection" in str(
             probe.troubles[1]
         )
