@@ -39,7 +39,8 @@ class Plan(NamedTuple):
     Attributes:
         treatment: `partitioner.hot.keys` of the topic.
         is_tight: some records fail, because of a timeout.
-        is_transactional: records are sent in transactions, of which some are aborted.
+        is_transactional: records are sent in transactions, of which some are aborted; without
+            faults, as a coordinator tells clients the cluster's own addresses.
         exponent: of the keys' Zipf distribution.
         records: of each producer.
         max_bytes: how much `merge_split` may hold.
@@ -119,6 +120,9 @@ async def _run(world: World, plan: Plan) -> tuple[Found, Counter[str]]:
         async with asyncio.timeout(3 * AMPLE_S):
             with world.network.at("faces"):
                 await faulty.__aenter__()
+            servers = faulty.bootstrap_servers
+            if plan.is_transactional:
+                servers = cluster.bootstrap_servers
             try:
                 with world.network.at("client"):
                     async with asyncio.TaskGroup() as tasks:
@@ -127,7 +131,7 @@ async def _run(world: World, plan: Plan) -> tuple[Found, Counter[str]]:
                                 _produce(
                                     world,
                                     plan,
-                                    faulty.bootstrap_servers,
+                                    servers,
                                     number,
                                     sent,
                                     acknowledged,

@@ -309,6 +309,37 @@ def make_moving(make_bench: Make) -> tuple[Bench, bytes, Any]:
     raise AssertionError("no key moves")
 
 
+def test_nothing_overtakes_what_is_held(make_bench: Make) -> None:
+    """Not even a record that is sent when the earlier ones are just acknowledged."""
+    bench = make_bench((0,) * 6, treatment=("move", 0))
+    topic = bench.accumulator.topic("topic")
+    keys = zipf(1.1, 40, 6000)
+    order: list[bytes] = []
+    late: list[bytes] = []
+
+    def send(key: bytes, on_delivery: Any = None) -> None:
+        value = b"%08d" % len(order) + bytes(92)
+        order.append(value)
+        bench.accumulator.append("topic", value, key, None, None, 0, on_delivery)
+
+    def send_again(_: object) -> None:
+        if late and any(each.held for each in topic.hot.treated.values()):
+            send(late.pop())
+
+    for key in keys:
+        send(key, send_again)
+        moving = next((each for each in topic.hot.treated.values() if each.held), None)
+        if moving is not None and murmur2(key) == moving.hash:
+            late.append(key)
+            break
+    hot = late[0]
+    found = [each for _ in range(3) for each in acknowledge(bench, [0] * 6)]
+    assert late == []
+    values = [each.value for each in found if each.key == hot]
+    assert len(values) > 2
+    assert values == sorted(values)
+
+
 def test_held_records_fail_with_their_batch(make_bench: Make) -> None:
     bench, _, moving = make_moving(make_bench)
     (batch,) = moving.held
@@ -344,6 +375,44 @@ def test_held_batches_are_counted_again_after_an_interruption(make_bench: Make) 
     for batch in released:
         bench.accumulator.complete(batch, 0, -1)
     assert bench.accumulator.used == 0
+
+
+def test_a_released_batch_stays_behind_what_was_sent_before_it(make_bench: Make) -> None:
+    """Although its first record is older: a retry must not change the order of a queue."""
+    bench, _, moving = make_moving(make_bench)
+    queue = moving.queues[moving.target]
+    others = [key for key in zipf(1.1, 40, 6000) if partition_for_key(key, 6) == queue.partition]
+    treated = bench.accumulator.topic("topic").hot.treated
+    other = next(key for key in others if murmur2(key) not in treated)
+    bench.send(b"sent after the held ones", key=other)
+    for batch in [each for each in bench.take_all() if each.queue is not queue]:
+        bench.accumulator.complete(batch, 0, -1)
+    assert not moving.held
+    before = list(queue.in_flight)
+    released = bench.accumulator.take_batch(queue)
+    assert before
+    bench.accumulator.put_back(released)
+    for batch in reversed(before):
+        bench.accumulator.put_back(batch)
+    assert list(queue.batches) == [*before, released]
+
+
+def test_the_header_of_a_move_is_sent_again_if_it_was_lost(make_bench: Make) -> None:
+    bench, key, moving = make_moving(make_bench)
+    left = moving.place.partition
+    for batch in bench.take_all():
+        bench.accumulator.complete(batch, 0, -1)
+    for batch in bench.take_all():
+        bench.accumulator.fail(batch, Unavailable("lost"))
+    bench.send(b"next", key=key)
+    bench.send(b"and one more", key=key)
+    (batch,) = bench.take_all()
+    headers = [dict(record.headers) for record in bench.records(batch)]
+    assert read_moved(headers[0].get(MOVED_HEADER)) == left
+    bench.accumulator.complete(batch, 0, -1)
+    bench.send(b"later", key=key)
+    (batch,) = bench.take_all()
+    assert [record.headers for record in bench.records(batch)] == [()]
 
 
 def test_a_moving_key_arrives_although_its_batch_is_split(make_bench: Make) -> None:
