@@ -124,8 +124,8 @@ class Stage:
         self.cluster.brokers[broker].kill()
 
 
-def run(scenario: Callable[[Stage], Awaitable[None]]) -> Stage:
-    with World(seed=1) as world:
+def run(scenario: Callable[[Stage], Awaitable[None]], seed: int = 1) -> Stage:
+    with World(seed) as world:
         with world.network.at("client"):
             stage = Stage(world)
 
