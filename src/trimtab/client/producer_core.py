@@ -205,7 +205,13 @@ class Core:
             left = max(0.0, round(deadline - self.now(), 3))
             session = self.session
             await check_treatable(self.connections, topic, session.backoff, session.random, left)
-            self.accumulator.treat_keys(topic, treatment.mode, treatment.shards, session.random)
+            self.accumulator.treat_keys(
+                topic,
+                treatment.mode,
+                treatment.shards,
+                session.random,
+                isinstance(self._identity, TransactionManager),
+            )
         return view
 
     def no_memory(self) -> Unavailable:

@@ -9,8 +9,9 @@ partition that has shown a larger one, as numbers grow within a partition; nor f
 read to an end which was looked up after the number was settled. A sender whose records were never
 seen begins at 0. So a reader that begins in the middle of a topic first looks up the ends.
 
-A moved key's first record waits until its old partition was read to an end that was looked up after
-the record arrived; further records of the key in the new partition wait behind it.
+A moved key's first record waits until its old partition was read to the end that the record's
+header tells, or that was looked up after the record arrived; further records of the key in the new
+partition wait behind it.
 
 When more than `max_bytes` are held, each partition that holds something is `full`: the caller reads
 only the others. With one producer the earliest record never waits, so this goes on. If nothing
@@ -34,6 +35,7 @@ from typing import Any, Final, TypeAlias
 from trimtab.client.partitioner.split_records import (
     MOVED_HEADER,
     SPLIT_HEADER,
+    MovedMark,
     SplitMark,
     read_moved,
     read_split,
@@ -84,9 +86,15 @@ class _Sender:
 
 @dataclass(slots=True, eq=False)
 class _Move:
-    """Where a key's earlier records are, and the end to which that partition must be read."""
+    """Where a key's earlier records are.
+
+    Attributes:
+        told: the end to which that partition must be read, by the record's header; -1 if unknown.
+        end: the partition's, looked up, in case `told` is of another log that was copied.
+    """
 
     source: int
+    told: int
     end: int | None = None
 
 
@@ -199,8 +207,8 @@ class SplitMerger:
             if not record.headers and (topic is None or not topic.queues):
                 self.ready.append(record)
                 continue
-            mark, source = _read_marks(record)
-            if mark is None and source is None and (topic is None or not topic.queues):
+            mark, moved = _read_marks(record)
+            if mark is None and moved is None and (topic is None or not topic.queues):
                 self.ready.append(record)
                 continue
             if topic is None:
@@ -208,7 +216,7 @@ class SplitMerger:
             if not topic.partitions:
                 self.unsure = topic.name
                 return index
-            if self._admit(topic, partition, record, mark, source) and self._is_tight:
+            if self._admit(topic, partition, record, mark, moved) and self._is_tight:
                 return index + 1
         return len(records)
 
@@ -218,22 +226,22 @@ class SplitMerger:
         partition: TopicPartition,
         record: Record,
         mark: SplitMark | None,
-        source: int | None,
+        moved: MovedMark | None,
     ) -> bool:
         """Return a record, or hold it; whether it is held."""
         index = partition.partition
         if mark is not None:
             self._note(topic, index, mark)
-        if topic.queues or source is not None:
+        if topic.queues or moved is not None:
             at = index, _hashable(record.key)
             queue = topic.queues.get(at)
-            has_moved = source is not None and source != index and source < topic.partitions
-            if queue is not None or has_moved:
+            move: _Move | None = None
+            if moved is not None and index != moved.partition < topic.partitions:
+                move = _Move(moved.partition, moved.end)
+                topic.unasked.append(move)
+            if queue is not None or move is not None:
                 if queue is None:
                     queue = topic.queues[at] = _Queue(*at)
-                move = _Move(source) if has_moved and source is not None else None
-                if move is not None:
-                    topic.unasked.append(move)
                 queue.waiting.append((self._hold(record, partition, mark, queue), move))
                 return True
         if mark is None:
@@ -435,7 +443,8 @@ class SplitMerger:
         self, topic: _Topic, queue: _Queue, held: _Held, move: _Move, position: Position
     ) -> bool:
         """Whether all earlier records of a moved key were returned."""
-        if move.end is None or position(TopicPartition(topic.name, move.source)) < move.end:
+        read = position(TopicPartition(topic.name, move.source))
+        if not 0 <= move.told <= read and (move.end is None or read < move.end):
             return False
         before = topic.queues.get((move.source, queue.key))
         if before is None:
@@ -500,14 +509,14 @@ class SplitMerger:
                 del topic.queues[at]
 
 
-def _read_marks(record: Record) -> tuple[SplitMark | None, int | None]:
-    mark = source = None
+def _read_marks(record: Record) -> tuple[SplitMark | None, MovedMark | None]:
+    mark = moved = None
     for name, content in record.headers:
         if name == SPLIT_HEADER:
             mark = read_split(content)
         elif name == MOVED_HEADER:
-            source = read_moved(content)
-    return mark, source
+            moved = read_moved(content)
+    return mark, moved
 
 
 def _hashable(key: Any) -> Hashable:

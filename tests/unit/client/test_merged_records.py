@@ -127,7 +127,7 @@ async def test_a_moved_key_comes_after_what_its_old_partition_has(
         consumer.assign(T)
         consumer.pause(T[0])
         await topic.write(0, b"0")
-        await topic.write(1, b"1", (MOVED_HEADER, write_moved(0)))
+        await topic.write(1, b"1", (MOVED_HEADER, write_moved(0, -1)))
         await topic.write(1, b"2")
         records = merge_split(consumer)
         assert await records.poll(3_000) == []

@@ -36,8 +36,8 @@ def split(sender: int, number: int, open_numbers: int = 0) -> tuple[str, bytes]:
     return SPLIT_HEADER, write_split(sender, number, open_numbers)
 
 
-def moved(source: int) -> tuple[str, bytes]:
-    return MOVED_HEADER, write_moved(source)
+def moved(source: int, end: int = -1) -> tuple[str, bytes]:
+    return MOVED_HEADER, write_moved(source, end)
 
 
 class Reader:

@@ -211,9 +211,13 @@ class Accumulator(Placement):
                     self._shows_keys,
                 )
                 self._has_observers |= topic_queues._observes
-            topic_queues.view = view
             topic_queues._unquestioned = None
+            is_other = topic_queues.view is not None and topic_queues.view.topic_id != view.topic_id
+            if is_other and topic_queues.hot is not None:
+                self._topics.pop(view.name, None)
+                self._untreated.add(view.name)  # the new topic may be compacted
             is_resized = topic_queues._partition_count != view.partition_count
+            topic_queues.view = view
             topic_queues._partition_count = view.partition_count
             for partition in range(len(topic_queues.queues), view.partition_count):
                 queue = PartitionQueue(self, topic_queues, view.name, partition)
@@ -222,8 +226,11 @@ class Accumulator(Placement):
                 node = self.node(leader) if leader >= 0 else None
                 if queue.node is not node:
                     queue._set_leader(node)
-            if is_resized and topic_queues.hot is not None:
+            if (is_resized or is_other) and topic_queues.hot is not None:
                 topic_queues.hot.reset()
+            for queue in topic_queues.queues[view.partition_count :]:
+                if queue.node is not None:
+                    queue._set_leader(None)
             if topic_queues.current >= view.partition_count:
                 topic_queues._end_turn()
                 topic_queues.current = -1
@@ -235,16 +242,32 @@ class Accumulator(Placement):
             self._release()
 
     @cython.locals(topic_queues=TopicQueues)
-    def treat_keys(self, topic: str, mode: str, shards: int, random: Any) -> None:
+    def treat_keys(
+        self, topic: str, mode: str, shards: int, random: Any, in_transactions: bool = False
+    ) -> None:
         """Treat a topic's hot keys (`HotKeys`), and accept its records from now on. Does nothing
-        the second time."""
+        the second time, unless the topic was created again."""
         self._acquire()
         try:
             topic_queues = self._forgotten.get(topic)
-            if topic_queues is not None and topic_queues.hot is None:
-                topic_queues.hot = HotKeys(topic_queues, mode, shards, random, self.release_held)
+            if topic_queues is not None and topic in self._untreated:
+                if topic_queues.hot is None:
+                    topic_queues.hot = HotKeys(
+                        topic_queues, mode, shards, random, in_transactions, self.release_held
+                    )
                 self._untreated.discard(topic)
                 self._topics[topic] = self._forgotten.pop(topic)
+        finally:
+            self._release()
+
+    @cython.locals(topic_queues=TopicQueues)
+    def end_transaction(self, is_committed: bool) -> None:
+        """A transaction has ended: its records are visible now, or never will be."""
+        self._acquire()
+        try:
+            for topic_queues in [*self._topics.values(), *self._forgotten.values()]:
+                if topic_queues.hot is not None:
+                    topic_queues.hot.end_transaction(is_committed)
         finally:
             self._release()
 
@@ -483,6 +506,7 @@ class Accumulator(Placement):
             self._settled += batch.count
             if error is None:
                 queue.stored_bytes += batch.size
+                queue.stored_end = base_offset + batch.count if base_offset >= 0 else -1
             callbacks = batch._settle(error, base_offset, log_append_time)
             self.memory.release(batch.memory)
             batch.memory = 0

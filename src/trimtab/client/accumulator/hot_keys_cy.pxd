@@ -1,6 +1,7 @@
 # C declarations of hot_keys_cy.py, used as kafka/wire/batch_cy.pxd explains.
 
 from trimtab.client.accumulator.queues_cy cimport Batch, PartitionQueue
+from trimtab.kafka.wire.batch_cy cimport BatchBuilder
 
 cdef class HotKey:
     cdef readonly long long hash
@@ -12,13 +13,18 @@ cdef class HotKey:
     cdef public int rest
     cdef bint _moves
     cdef Batch _marked
-    cdef int _left
+    cdef bint _is_lost
+    cdef bint _in_transactions
+    cdef PartitionQueue _left
+    cdef Py_ssize_t _mark_end
     cdef object _sender
     cdef long long _number
     cdef bytes _template
     cdef int _at
     cdef long long _turn_left
     cdef long long _turn_bytes
+    cdef int _next
+    cdef bint _is_placing
     cdef object _window
     cdef Batch _oldest
     cdef long long _oldest_number
@@ -35,6 +41,8 @@ cdef class HotKey:
     cdef bint is_quiet(self)
     cdef object count_moved(self, Batch batch, long long grown, bint is_marked)
     cdef object moved_mark(self)
+    cdef object hold_marked(self, Batch batch)
+    cdef object tell_end(self)
     cdef object arrive(self)
     cdef object _forget_settled(self)
 
@@ -46,6 +54,7 @@ cdef class HotKeys:
     cdef object _topic_queues
     cdef object _random
     cdef object _release
+    cdef bint _in_transactions
     cdef list _leaving
     cdef list _slots
     cdef long long _look_at

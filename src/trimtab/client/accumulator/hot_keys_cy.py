@@ -26,7 +26,7 @@ from trimtab.client.partitioner.split_records import (
     write_moved,
     write_split,
 )
-from trimtab.kafka.wire.batch_cy import encode_headers
+from trimtab.kafka.wire.batch_cy import BatchBuilder, encode_headers
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import (
@@ -34,6 +34,7 @@ if cython.compiled:
         PyBytes_FromStringAndSize,
         PyBytes_GET_SIZE,
     )
+    from cython.cimports.trimtab.kafka.wire.batch_cy import BatchBuilder  # type: ignore[no-redef]
 
 # One record in so many is counted, at first and later.
 _SAMPLED_FIRST = 8
@@ -51,7 +52,9 @@ _LAST_LOOK = 512
 # a key that matters is certain.
 _UNTIL_HALF = 4096
 _UNTIL_HALF_A_PARTITION = 100
+# So many keys at most, as others wait for the lock.
 _MOVES_A_LOOK = 32
+_SPLITS_A_LOOK = 16
 # A partition that a key moves to then has at most this part of what the key's old one had before.
 _CLEARLY = 0.95
 # Looks after a move in which a key is not moved again.
@@ -61,6 +64,9 @@ _REST = 8
 _TURN_PART = 32
 _LEAST_TURN = 1024
 _LONGEST_TURN = 16384
+# A choice compares so many queues, and the next one begins so many further on: they overlap.
+_COMPARED = cython.declare(cython.int, 16)
+_ONWARD = cython.declare(cython.int, 13)
 _SLOTS = cython.declare(cython.longlong, 0x3FFF)
 
 
@@ -82,6 +88,7 @@ class HotKey:
         self,
         key_hash: cython.longlong,
         moves: cython.bint,
+        in_transactions: cython.bint,
         queues: list[PartitionQueue],
         before: float,
         sender: int,
@@ -101,14 +108,25 @@ class HotKey:
         self._at = 0
         self._turn_left = 0
         self._turn_bytes = 0
+        self._next = 0
+        self._is_placing = False
         # First number and batch, of the batches whose outcome is open; settled ones leave late.
         self._window: deque[tuple[int, Batch]] = deque()
         self._oldest: Batch | None = None
         self._oldest_number = 0
         self._last: Batch | None = None
-        # The batch with the header of its last move, until it is acknowledged, and where it was.
+        # The batch with the header of its last move, until that is stored for good; and where the
+        # key was before.
         self._marked: Batch | None = None
-        self._left = 0
+        self._is_lost = False
+        self._in_transactions = in_transactions
+        self._left = queues[0]
+        self._mark_end = 0
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the header of its last move is stored for good: then it may move again."""
+        return self._marked is None
 
     @property
     def place(self) -> PartitionQueue:
@@ -122,7 +140,7 @@ class HotKey:
         queue = self.queues[self._at]
         if self._moves:
             return queue if self.target < 0 and self._marked is None else None
-        if self._turn_left <= 0 or self._number == 0 or self._oldest is None:
+        if self._turn_left <= 0 or self._number == 0 or self._oldest is None or self._is_placing:
             return None
         if queue.node is None or queue._open is not self._last or self._oldest.is_done:
             return None
@@ -162,13 +180,15 @@ class HotKey:
     @cython.locals(
         queue=PartitionQueue,
         index=cython.int,
+        step=cython.int,
+        count=cython.int,
         best=cython.int,
         least=cython.longlong,
         load=cython.longlong,
     )
     def choose(self, turn: cython.longlong, unavailable: Any) -> PartitionQueue:
-        """The queue of a split key's next record: of those whose leader is available the one that
-        was given least.
+        """The queue of a split key's next record: of the next sixteen, those whose leader is
+        available, the one that was given least.
 
         Args:
             turn: bytes after which it chooses again.
@@ -179,12 +199,15 @@ class HotKey:
         self.end_turn()
         best = -1
         least = 0
-        for index in range(len(self.queues)):
+        count = len(self.queues)
+        for step in range(min(count, _COMPARED)):
+            index = (self._next + step) % count
             queue = self.queues[index]
             load = queue.given_bytes - queue._given_before
             if (best < 0 or load < least) and _is_available(queue, unavailable):
                 best = index
                 least = load
+        self._next = (self._next + _ONWARD) % count
         if best >= 0:
             self._at = best
         self._turn_left = turn
@@ -200,6 +223,7 @@ class HotKey:
     @cython.cfunc
     def split_mark(self) -> Any:
         """The header of its next record."""
+        self._is_placing = True  # numbers grow in each partition: no other thread may pass
         number = self._number
         self._number = number + 1  # before the record is placed: none gets it twice
         self._forget_settled()
@@ -209,6 +233,7 @@ class HotKey:
     @cython.cfunc
     def count_split(self, batch: Batch, grown: cython.longlong) -> Any:
         """A record with `split_mark` was appended to this batch, which grew."""
+        self._is_placing = False
         self._turn_left -= grown
         self._turn_bytes += grown
         if batch is not self._last:
@@ -246,14 +271,25 @@ class HotKey:
     def moved_mark(self) -> Any:
         """The header of its next record if that is the first one in a new partition, or if the
         first one was lost; else None."""
+        if self._marked is not None and not self._is_lost and self._marked._is_settled():
+            if self._marked.failed_count:
+                self._is_lost = True
+            elif not self._in_transactions:
+                self._marked = None
+        if self.target < 0 and not self._is_lost:
+            return None
         if self.target >= 0:
-            self._left = self.place.partition
-        elif self._marked is None or not self._marked._is_settled():
-            return None
-        elif self._marked.failed_count == 0:
+            self._left = self.queues[self._at]
+        return MOVED_HEADER, write_moved(self._left.partition, self._left.stored_end)
+
+    def end_transaction(self, is_committed: bool) -> None:
+        """The records since the last call are visible now, or never will be."""
+        if self._marked is None:
+            return
+        if not is_committed:
+            self._is_lost = True
+        elif not self._is_lost and self._marked._is_settled() and not self._marked.failed_count:
             self._marked = None
-            return None
-        return MOVED_HEADER, write_moved(self._left)
 
     @cython.cfunc
     def count_moved(self, batch: Batch, grown: cython.longlong, is_marked: cython.bint) -> Any:
@@ -261,6 +297,27 @@ class HotKey:
         self._turn_bytes += grown
         if is_marked:
             self._marked = batch
+            self._is_lost = False
+        return None
+
+    @cython.cfunc
+    @cython.locals(builder=BatchBuilder, queue=PartitionQueue)
+    def hold_marked(self, batch: Batch) -> Any:
+        """A batch that is held begins with `moved_mark`."""
+        builder = batch.builder
+        self._marked = batch
+        self._is_lost = False
+        self._mark_end = builder.size  # the header is the last one of its only record
+        return None
+
+    @cython.cfunc
+    @cython.locals(builder=BatchBuilder)
+    def tell_end(self) -> Any:
+        """Write into the held `moved_mark` where the old partition ends, as that is known now."""
+        if self._marked in self.held:
+            builder = self._marked.builder
+            content = write_moved(self._left.partition, self._left.stored_end)
+            builder._data[self._mark_end - len(content) : self._mark_end] = content
         return None
 
     @cython.cfunc
@@ -300,6 +357,7 @@ class HotKeys:
         mode: "split", or "move".
         shards: among how many partitions a key is split; 0: as many as its share needs.
         random: for the numbers that tell senders apart.
+        in_transactions: whether `end_transaction` is called.
         release: called with a key whose earlier records are acknowledged.
 
     Attributes:
@@ -308,7 +366,13 @@ class HotKeys:
     """
 
     def __init__(
-        self, topic_queues: Any, mode: str, shards: int, random: Any, release: Any
+        self,
+        topic_queues: Any,
+        mode: str,
+        shards: int,
+        random: Any,
+        in_transactions: bool,
+        release: Any,
     ) -> None:
         self.moves = mode == "move"
         self.treated: dict[int, HotKey] = {}
@@ -316,12 +380,14 @@ class HotKeys:
         self._topic_queues = topic_queues
         self._random = random
         self._release = release
+        self._in_transactions = in_transactions
+        self._leaving: list[HotKey] = []
         self.reset()
 
     def reset(self) -> None:
         """Begin anew, as the topic has another number of partitions. Keys that move arrive."""
-        partitions = max(1, len(self._topic_queues.queues))
-        self._leaving = [key for key in self.treated.values() if key.held]
+        partitions = max(1, self._count())
+        self._leaving = [key for key in (*self._leaving, *self.treated.values()) if key.held]
         self.treated = {}
         # By the last bits of the hash: one key of those that have them in common.
         self._slots: list[HotKey | None] = [None] * (_SLOTS + 1)
@@ -360,6 +426,11 @@ class HotKeys:
                 found.append(batch)
         return found
 
+    def end_transaction(self, is_committed: bool) -> None:
+        """The records since the last call are visible now, or never will be."""
+        for key in self.treated.values():
+            key.end_transaction(is_committed)
+
     @cython.cfunc
     def is_due(self) -> cython.bint:
         """Whether enough was counted to look again."""
@@ -369,7 +440,8 @@ class HotKeys:
     def look(self) -> None:
         """Choose the keys to treat, by the bytes that each partition was given lately.
 
-        Costs O(partitions + keys that are watched), every 512 samples or fewer.
+        Costs O(partitions + keys that are watched + partitions of treated keys), every 512 samples
+        or fewer.
         """
         watch = self._topic_queues.keys
         self._next_look = min(2 * self._next_look, max(_LAST_LOOK, 2 * self._count()))
@@ -402,13 +474,14 @@ class HotKeys:
             self._fade()
 
     def _count(self) -> int:
-        return len(self._topic_queues.queues)
+        """The topic's partitions; it may have had more, whose queues are still there."""
+        return self._topic_queues._partition_count
 
     @cython.locals(queue=PartitionQueue)
     def _loads(self) -> list[float]:
         """Bytes by partition; what is older counts less."""
         loads = []
-        for queue in self._topic_queues.queues:
+        for queue in self._topic_queues.queues[: self._count()]:
             loads.append(float(queue.given_bytes - queue._given_before))  # noqa: PERF401 - C fields
         return loads
 
@@ -440,7 +513,8 @@ class HotKeys:
 
     def _treat(self, key_hash: int, share: float, partition: int, total: float) -> HotKey:
         queues = [self._topic_queues.queues[partition]]
-        key = HotKey(key_hash, self.moves, queues, share * total, self._random.getrandbits(64))
+        sender = self._random.getrandbits(64)
+        key = HotKey(key_hash, self.moves, self._in_transactions, queues, share * total, sender)
         key.share = share
         self.treated[key_hash] = key
         self._slots[key_hash & _SLOTS] = key
@@ -452,12 +526,17 @@ class HotKeys:
         """Split the heaviest keys of a partition until its other records leave it some room."""
         mean = total / len(rest)
         too_full = {p for p, load in enumerate(rest) if load > _TOO_MUCH * mean}
+        unavailable, left = self._topic_queues.unavailable(), _SPLITS_A_LOOK
         for key_hash, share, partition in heavy:
             if partition not in too_full or rest[partition] <= _ROOM * mean:
+                continue
+            # The first record that is split goes to the key's own partition.
+            if left == 0 or not _is_available(self._topic_queues.queues[partition], unavailable):
                 continue
             if key_hash in self.treated or len(self.treated) >= _MOST_TREATED:
                 continue
             key = self._treat(key_hash, share, partition, total)
+            left -= 1
             self._widen(key, min(self._shards or choices(share, len(rest)), len(rest)))
             rest[partition] -= share * total
 
@@ -474,13 +553,13 @@ class HotKeys:
             key.rest = max(0, key.rest - 1)
         for key_hash, share, partition in heavy:
             known = self.treated.get(key_hash)
-            if known is None or (known.target < 0 and not known.rest):
+            if known is None or (known.target < 0 and known.is_sure and not known.rest):
                 place = partition if known is None else known.place.partition
                 keys.setdefault(place, []).append((key_hash, share, partition))
         unavailable = self._topic_queues.unavailable()
         empty = [
             (rest[queue.partition], queue.partition)
-            for queue in self._topic_queues.queues
+            for queue in self._topic_queues.queues[: self._count()]
             if _is_available(queue, unavailable)
         ]
         full = [(-rest[partition], partition) for partition in keys]

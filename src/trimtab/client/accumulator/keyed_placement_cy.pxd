@@ -18,7 +18,8 @@ cdef class KeyedPlacement(Batching):
         self, TopicQueues topic_queues, long long key_hash, OutgoingRecord record
     )
     cdef Batch _place_hot(self, TopicQueues topic_queues, HotKey key, OutgoingRecord record)
-    cdef Batch _hold(self, HotKey key, OutgoingRecord record)
+    cdef Batch _hold(self, TopicQueues topic_queues, HotKey key, OutgoingRecord record)
+    cdef object _check_marked(self, TopicQueues topic_queues, OutgoingRecord record)
     cdef Batch _put_outside_turn(self, PartitionQueue queue, OutgoingRecord record)
 
 cdef int of_hash(long long key_hash, int partition_count) noexcept

@@ -76,27 +76,28 @@ class KeyedPlacement(Batching):
     @cython.locals(queue=PartitionQueue, batch=Batch, before=cython.longlong)
     def _place_hot(self, topic_queues: TopicQueues, key: HotKey, record: OutgoingRecord) -> Batch:
         """Append a record of a treated key."""
-        if record.size() + _MARK_BYTES > self._max_request_size:
-            raise self._error_before_change_of(topic_queues, record.size() + _MARK_BYTES)
         hot = cython.cast(HotKeys, topic_queues.hot)
         is_split = not hot.moves
         try:
             if is_split:
+                self._check_marked(topic_queues, record)
                 queue = key.choose(hot.turn, topic_queues.unavailable())
                 record.mark = key.split_mark()
             else:
                 # What is held goes first, also if another thread is about to release it.
                 if key.target >= 0 and (key.held or not key.is_quiet()):
-                    return self._hold(key, record)
+                    return self._hold(topic_queues, key, record)
                 record.mark = key.moved_mark()
-                if key.target >= 0:
-                    key.arrive()
-                queue = key.place
+                if record.mark is not None:
+                    self._check_marked(topic_queues, record)
+                queue = key.queues[key.target] if key.target >= 0 else key.place
             before = queue.given_bytes
             batch = self._put_outside_turn(queue, record)
             if is_split:
                 key.count_split(batch, queue.given_bytes - before)
             else:
+                if key.target >= 0:
+                    key.arrive()
                 key.count_moved(batch, queue.given_bytes - before, record.mark is not None)
             return batch
         finally:
@@ -104,7 +105,7 @@ class KeyedPlacement(Batching):
 
     @cython.cfunc
     @cython.locals(queue=PartitionQueue, batch=Batch, grown=cython.longlong)
-    def _hold(self, key: HotKey, record: OutgoingRecord) -> Batch:
+    def _hold(self, topic_queues: TopicQueues, key: HotKey, record: OutgoingRecord) -> Batch:
         """Append a record of a key that moves to a batch that waits."""
         queue = key.queues[key.target]
         if key.held:
@@ -118,10 +119,11 @@ class KeyedPlacement(Batching):
                 self._count_memory(batch)
                 return batch
         else:
+            self._check_marked(topic_queues, record)
             record.mark = key.moved_mark()
         batch = self._new_batch(queue, record)
         if record.mark is not None:
-            key.count_moved(batch, 0, True)
+            key.hold_marked(batch)
         batch.held_for = key
         key.held.append(batch)
         return batch
@@ -134,6 +136,7 @@ class KeyedPlacement(Batching):
         try:
             if key.target < 0 or not key.is_quiet() or not key.held:
                 return
+            key.tell_end()
             queue = key.queues[key.target]
             if queue._open is not None:
                 self._complete_open(queue)
@@ -174,12 +177,15 @@ class KeyedPlacement(Batching):
             topic_queues._turn()
         return self._begin_batch(queue, record, False)
 
-    def _error_before_change_of(
-        self, topic_queues: TopicQueues, size: cython.longlong
-    ) -> UsageError:
-        error = self._too_large(topic_queues.view.name, size, "with the header of a hot key, ")
-        self._error_before_change = error
-        return error
+    @cython.cfunc
+    def _check_marked(self, topic_queues: TopicQueues, record: OutgoingRecord) -> Any:
+        """Refuse a record that is too large with the header of a treated key."""
+        size = record.bound() + _MARK_BYTES
+        if size > self._max_request_size:
+            error = self._too_large(topic_queues.view.name, size, "with the header of a hot key, ")
+            self._error_before_change = error
+            raise error
+        return None
 
     def _too_large(self, topic: str, size: cython.longlong, which: str) -> UsageError:
         return UsageError(

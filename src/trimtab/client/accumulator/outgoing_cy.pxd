@@ -17,6 +17,7 @@ cdef class OutgoingRecord:
     cdef object key_bytes(self)
     cdef object value_bytes(self)
     cdef long long key_hash(self)
+    cdef long long bound(self)
     cdef long long size(self)
 
 cpdef long long bound(object value, object key, object headers)

@@ -85,6 +85,13 @@ class OutgoingRecord:
         return murmur2(_bytes_at(key))
 
     @cython.cfunc
+    def bound(self) -> cython.longlong:
+        """An upper bound for the bytes of a batch with only this record."""
+        if self.rows is None:
+            return bound(self.value, self.key, self.headers)
+        return self.rows.bound
+
+    @cython.cfunc
     def size(self) -> cython.longlong:
         """The bytes of its key and value."""
         if self.rows is None:

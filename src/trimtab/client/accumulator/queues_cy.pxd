@@ -87,6 +87,7 @@ cdef class PartitionQueue:
     cdef readonly long long turns
     cdef readonly long long stored_bytes
     cdef readonly long long given_bytes
+    cdef readonly long long stored_end
     cdef public object state
     cdef long long _chosen_bytes
     cdef long long _given_before
@@ -117,7 +118,7 @@ cdef class TopicQueues:
     cdef bint _observes
     cdef long long _unsettled
     cdef double _last_used
-    cdef int _partition_count
+    cdef readonly int _partition_count
     cdef bint _is_per_record
     cdef bint _is_notified_of_new_batches
     cdef bint _turns_by_batch

@@ -489,6 +489,7 @@ class PartitionQueue:
         turns: how often the partitioner chose it.
         stored_bytes: bytes of batches that were acknowledged, uncompressed.
         given_bytes: bytes of all records that it was given, uncompressed.
+        stored_end: the offset after its last acknowledged record; -1 if it is not known.
         state: for the sender.
     """
 
@@ -506,6 +507,7 @@ class PartitionQueue:
         self.turns = 0
         self.stored_bytes = 0
         self.given_bytes = 0
+        self.stored_end = -1
         self.state: Any = None
         self._chosen_bytes = 0
         self._given_before = 0  # the part of `given_bytes` that no longer counts (`HotKeys`)

@@ -8,8 +8,11 @@ numbers unsigned and big-endian:
     open     4 bytes   so many numbers just before this one may not be stored yet; all earlier ones
                        are stored, or have failed for good
 
-A moved key's records have the header `trimtab.moved` on the first of them in the new partition, 4
-bytes: the partition that had them before, where all of them are stored.
+The first record of a moved key in its new partition has the header `trimtab.moved`, of 12 bytes:
+
+    partition  4 bytes  which had the key's records before; all of them are stored there, or have
+                        failed for good
+    end        8 bytes  all of them are before this offset; with a sign: -1 if it is not known
 
 Tests: tests/unit/client/accumulator/test_hot_keys.py
 """
@@ -24,7 +27,7 @@ SPLIT_HEADER: Final = "trimtab.split"
 MOVED_HEADER: Final = "trimtab.moved"
 
 _SPLIT: Final = struct.Struct(">QQI")
-_MOVED: Final = struct.Struct(">I")
+_MOVED: Final = struct.Struct(">Iq")
 _MOST_OPEN: Final = 0xFFFFFFFF
 _LEAST_CHOICES: Final = 2
 _CHOICES_A_SHARE: Final = 4
@@ -52,16 +55,23 @@ def read_split(content: bytes | None) -> SplitMark | None:
     return mark if mark.open <= mark.number else None
 
 
-def write_moved(partition: int) -> bytes:
+class MovedMark(NamedTuple):
+    """The header of a record in a new partition: see above."""
+
+    partition: int
+    end: int
+
+
+def write_moved(partition: int, end: int) -> bytes:
     """The content of `trimtab.moved`."""
-    return _MOVED.pack(partition)
+    return _MOVED.pack(partition, end)
 
 
-def read_moved(content: bytes | None) -> int | None:
-    """The partition in `trimtab.moved`; None if these bytes are none."""
+def read_moved(content: bytes | None) -> MovedMark | None:
+    """The parts of `trimtab.moved`; None if these bytes are none."""
     if content is None or len(content) != _MOVED.size:
         return None
-    return int(_MOVED.unpack(content)[0])
+    return MovedMark(*_MOVED.unpack(content))
 
 
 def choices(share: float, partitions: int) -> int:

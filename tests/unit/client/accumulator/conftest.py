@@ -33,6 +33,8 @@ class Bench:
     wakes: list[None]
     callback_errors: list[Exception]
     time: list[float] = field(default_factory=lambda: [100.0])
+    interrupts: list[None] = field(default_factory=list)
+    """So often the next look at the clock meets Ctrl-C."""
 
     def send(
         self,
@@ -88,11 +90,20 @@ def make_bench(make_view: MakeView, in_form: Callable[[str], ModuleType]) -> Cal
         make_partitioner: Callable[[], object] | None = None,
         is_java: bool = False,
         treatment: tuple[str, int] | None = None,
+        in_transactions: bool = False,
         **options: Any,
     ) -> Bench:
         wakes: list[None] = []
         errors: list[Exception] = []
         time = [100.0]
+        interrupts: list[None] = []
+
+        def now() -> float:
+            if interrupts:
+                interrupts.pop()
+                raise KeyboardInterrupt
+            return time[0]
+
         kind = java_form.JavaAccumulator if is_java else form.Accumulator
         accumulator = kind(
             batch_size=batch_size,
@@ -103,7 +114,7 @@ def make_bench(make_view: MakeView, in_form: Callable[[str], ModuleType]) -> Cal
             untreated=["topic"] if treatment else (),
             make_partitioner=make_partitioner
             or (lambda: BuiltInPartitioner(BuiltInOptions(max(1, batch_size), False), Random(3))),
-            now=lambda: time[0],
+            now=now,
             wall_clock=lambda: 1_700_000_000.25,
             lock=threading.RLock(),
             wake=lambda: wakes.append(None),
@@ -113,7 +124,7 @@ def make_bench(make_view: MakeView, in_form: Callable[[str], ModuleType]) -> Cal
         assert isinstance(accumulator, base)
         accumulator.update_topic(make_view(leaders))
         if treatment is not None:
-            accumulator.treat_keys("topic", *treatment, Random(5))
-        return Bench(accumulator, wakes, errors, time)
+            accumulator.treat_keys("topic", *treatment, Random(5), in_transactions)
+        return Bench(accumulator, wakes, errors, time, interrupts)
 
     return make

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from random import Random
 from typing import Any
@@ -24,7 +25,7 @@ from trimtab.client.partitioner.split_records import (
     write_moved,
     write_split,
 )
-from trimtab.kafka.errors import Unavailable
+from trimtab.kafka.errors import Unavailable, UsageError
 from trimtab.kafka.records import Record
 
 Make = Callable[..., Bench]
@@ -72,7 +73,8 @@ def mark_of(record: Record) -> SplitMark | None:
 def test_headers_are_read_as_they_were_written() -> None:
     assert read_split(write_split(2**64 - 1, 2**63, 7)) == SplitMark(2**64 - 1, 2**63, 7)
     assert read_split(write_split(1, 2**40, 2**40)) == SplitMark(1, 2**40, 2**32 - 1)
-    assert read_moved(write_moved(9999)) == 9999
+    assert read_moved(write_moved(9999, -1)) == (9999, -1)
+    assert read_moved(write_moved(2**31, 2**62)) == (2**31, 2**62)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"x" * 19, b"x" * 21, write_split(1, 3, 4)])
@@ -237,7 +239,8 @@ def check_order(records: list[Record]) -> int:
         moved = read_moved(dict(record.headers).get(MOVED_HEADER))
         if record.key in place and place[record.key] != record.partition:
             moves += 1
-            assert moved == place[record.key]
+            assert moved is not None
+            assert moved.partition == place[record.key]
         else:
             assert moved is None
         last[record.key], place[record.key] = record.value, record.partition
@@ -323,6 +326,19 @@ def make_moving(make_bench: Make, **options: Any) -> tuple[Bench, bytes, Any]:
     raise AssertionError("no key moves")
 
 
+def test_the_header_of_a_move_tells_where_the_old_partition_ends(make_bench: Make) -> None:
+    """Also if it was written before the key's earlier records were acknowledged."""
+    bench, _, moving = make_moving(make_bench)
+    old = moving.place
+    ends = [1000 * (queue.partition + 1) for queue in bench.accumulator.topic("topic").queues]
+    acknowledge(bench, ends)
+    (released,) = moving.place.batches
+    assert released.held_for is None
+    first = bench.records(bench.accumulator.take_batch(moving.place))[0]
+    assert read_moved(dict(first.headers)[MOVED_HEADER]) == (old.partition, ends[old.partition])
+    assert old.stored_end == ends[old.partition] > 1000
+
+
 def test_nothing_overtakes_what_is_held(make_bench: Make) -> None:
     """Not even a record that is sent when the earlier ones are just acknowledged."""
     bench = make_bench((0,) * 6, treatment=("move", 0))
@@ -379,13 +395,14 @@ class Interrupted:
         raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("more", [6, 9])
+@pytest.mark.parametrize("counts", [(), (9,), (9, 12)])
 def test_held_batches_are_counted_again_after_an_interruption(
-    make_bench: Make, make_view: Callable[..., Any], more: int
+    make_bench: Make, make_view: Callable[..., Any], counts: tuple[int, ...]
 ) -> None:
     """Also those of keys that are not treated any more, since the topic has more partitions."""
     bench, _, moving = make_moving(make_bench, make_partitioner=Interrupted)
-    bench.accumulator.update_topic(make_view((0,) * more))
+    for number in counts:
+        bench.accumulator.update_topic(make_view((0,) * number))
     used, waiting = bench.accumulator.used, bench.accumulator.unacknowledged
     with pytest.raises(KeyboardInterrupt):
         bench.send(b"without a key")
@@ -398,6 +415,78 @@ def test_held_batches_are_counted_again_after_an_interruption(
     for batch in released:
         bench.accumulator.complete(batch, 0, -1)
     assert bench.accumulator.used == 0
+
+
+def test_the_header_of_a_move_is_sent_again_if_its_transaction_was_aborted(
+    make_bench: Make,
+) -> None:
+    bench, key, moving = make_moving(make_bench, in_transactions=True)
+    left = moving.place.partition
+    while bench.busy_queues():
+        acknowledge(bench, [0] * 6)
+
+    def send() -> Any:
+        bench.send(b"next", key=key)
+        (record,) = acknowledge(bench, [0] * 6)
+        return read_moved(dict(record.headers).get(MOVED_HEADER))
+
+    assert send() is None
+    for _ in range(2):
+        bench.accumulator.end_transaction(False)
+        again = send()
+        assert again is not None
+        assert again.partition == left
+    assert send() is None
+    bench.accumulator.end_transaction(True)
+    bench.accumulator.end_transaction(False)  # of another transaction
+    assert send() is None
+
+
+def test_the_header_of_a_move_is_sent_although_ctrl_c_came_before(make_bench: Make) -> None:
+    bench, key, moving = make_moving(make_bench)
+    for batch in list(moving.held):
+        bench.accumulator.fail(batch, Unavailable("dropped"))
+    for batch in bench.take_all():
+        bench.accumulator.complete(batch, 0, -1)
+    assert moving.target >= 0
+
+    bench.interrupts.append(None)
+    with pytest.raises(KeyboardInterrupt):
+        bench.send(b"interrupted", key=key)
+    bench.send(b"next", key=key)
+    records = acknowledge(bench, [0] * 6)
+    marked = [dict(each.headers).get(MOVED_HEADER) for each in records if each.key == key]
+    assert read_moved(marked[0]) is not None
+
+
+def test_a_topic_that_is_created_again_with_fewer_partitions_uses_only_those(
+    make_bench: Make, make_view: Callable[..., Any]
+) -> None:
+    for mode in ("split", "move"):
+        bench = make_bench((0,) * PARTITIONS, treatment=(mode, 0))
+        send_all(bench, zipf(1.4, 1000, 20_000))
+        again = replace(make_view((0,) * 3), topic_id=bytes(15) + b"2")
+        bench.accumulator.update_topic(again)
+        assert not bench.accumulator.knows("topic")  # until it is known not to be compacted
+        assert bench.accumulator.append("topic", b"", b"k", None, None, 0) is None
+        bench.accumulator.treat_keys("topic", mode, 0, Random(5))
+        before = bytes_by_partition(bench)
+        records = send_all(bench, zipf(1.4, 1000, 20_000, 2))
+        assert {record.partition for record in records} == {0, 1, 2}
+        assert bytes_by_partition(bench)[3:] == before[3:]
+        marks = [mark for record in records if (mark := mark_of(record))]
+        assert not marks or min(mark.number for mark in marks) == 0
+
+
+def test_a_record_that_is_too_large_with_its_header_is_refused(make_bench: Make) -> None:
+    bench = make_bench((0,) * PARTITIONS, treatment=("split", 0), max_request_size=2000)
+    send_all(bench, zipf(1.4, 1000, 20_000))
+    hottest = max(bench.accumulator.topic("topic").hot.treated.values(), key=lambda key: key.share)
+    key = next(k for k in zipf(1.4, 1000, 100) if murmur2(k) == hottest.hash)
+    with pytest.raises(UsageError, match="with the header of a hot key"):
+        bench.send(bytes(1850), key=key)
+    bench.send(bytes(1850), key=b"another")
+    bench.send(bytes(1750), key=key)
 
 
 def test_a_released_batch_stays_behind_what_was_sent_before_it(make_bench: Make) -> None:
@@ -433,7 +522,9 @@ def test_the_header_of_a_move_is_sent_again_if_it_was_lost(make_bench: Make) -> 
     bench.send(b"and one more", key=key)
     (batch,) = bench.take_all()
     headers = [dict(record.headers) for record in bench.records(batch)]
-    assert read_moved(headers[0].get(MOVED_HEADER)) == left
+    again = read_moved(headers[0].get(MOVED_HEADER))
+    assert again is not None
+    assert again.partition == left
     bench.accumulator.complete(batch, 0, -1)
     bench.send(b"later", key=key)
     (batch,) = bench.take_all()
