@@ -18,7 +18,7 @@ from trimtab.cli.plot import Layout
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "partitioners"
 KEYS = FOLDER.parent / "keys.svg"
-KEY_PARTITIONS = 12
+KEY_PARTITIONS = 4
 TICKS = 36
 TURN = 4  # records that a partition gets at once, in place of batch.size
 QUICK, SLOW = 3, 12  # ticks for which a broker works on a batch
@@ -139,7 +139,7 @@ def draw(name: str) -> str:
 
 def draw_keys() -> str:
     """Bytes by partition of keys by Zipf's law: by hash, split and moved."""
-    weights = [rank**-1.1 for rank in range(1, 501)]
+    weights = [rank**-1.2 for rank in range(1, 501)]
     keys = Random(3).choices([b"key-%d" % number for number in range(500)], weights, k=120_000)
     bars = []
     for title, mode in (("by the key's hash", ""), ("split", "split"), ("move", "move")):

@@ -161,15 +161,19 @@ def test_a_short_demo_shows_what_its_report_claims(
     assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []
 
     ways = summary["ways"]
-    assert len(ways) == 10
+    assert len(ways) == 12
     loads = {
         name: tuple(row["TotalRecords"] for row in way["partitions"]) for name, way in ways.items()
     }
     assert all(sum(load) == SHORT for load in loads.values()), loads
-    assert len(set(loads.values())) == len(ways), loads  # no two ways are the same one
+    # No two ways are the same one, but for keys that are too few to be called hot.
+    others = {name: load for name, load in loads.items() if not name.startswith("by-key-")}
+    assert len(set(others.values())) == len(others), loads
     slow = {name: way["share_by_broker"]["0"] for name, way in ways.items()}
     assert slow["sticky"] > slow["uniform"] + 0.1, slow
-    assert slow["sticky"] == max(share for name, share in slow.items() if name != "by-key"), slow
+    assert slow["sticky"] == max(
+        share for name, share in slow.items() if not name.startswith("by-key")
+    ), slow
     assert slow["free"] < slow["uniform"] - 0.1, slow
     assert slow["free"] < slow["strict"] - 0.1, slow
     assert ways["rack-aware"]["share_by_rack"] == {"a": 0.0, "b": 1.0, "c": 0.0}
