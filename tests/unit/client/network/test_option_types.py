@@ -43,7 +43,7 @@ def type_of(option: Option) -> Any:
     if option.name in OBJECTS:
         found: Any = OBJECTS[option.name]
     elif isinstance(option.valid, Form):
-        found = str | float
+        found = str | float if option.name == "partitioner.balance" else str
     elif option.type is OptionType.STRING and option.valid is not None:
         words = [str(word) for word in option.valid]
         found = Literal[*words, *(int(word) for word in words if word.lstrip("-").isdigit())]
