@@ -248,7 +248,7 @@ class ProducerCalls(AsyncClient):
         core = self._checked_core()
         with core.measured("txn-commit"):
             await core.transactions.commit()
-        core.accumulator.end_transaction(is_committed=True)
+        core.end_transaction(is_committed=True)
 
     async def abort_transaction(self) -> None:
         """Drop the unsent records, and abort the transaction.
@@ -261,7 +261,7 @@ class ProducerCalls(AsyncClient):
         core = self._checked_core()
         with core.measured("txn-abort"):
             await core.transactions.abort()
-        core.accumulator.end_transaction(is_committed=False)
+        core.end_transaction(is_committed=False)
 
     def _checked_core(self) -> Core:
         """The core, after a check that this runs on its loop.

@@ -353,6 +353,11 @@ class Core:
             )
         return self._identity
 
+    def end_transaction(self, is_committed: bool) -> None:
+        """Tell the treatment of hot keys, if there is any, that a transaction has ended."""
+        if self._treatments:
+            self.accumulator.end_transaction(is_committed)
+
     @property
     def prepared(self) -> PreparedTransaction | None:
         """What this producer has prepared, or kept, and not ended."""

@@ -7,7 +7,6 @@ cdef class HotKey:
     cdef readonly long long hash
     cdef readonly list queues
     cdef public list placed
-    cdef public double share
     cdef readonly list held
     cdef readonly int target
     cdef public int rest

@@ -79,7 +79,6 @@ class HotKey:
         hash: its murmur2.
         queues: those that its records may go to, or went to; its own partition's first.
         placed: the bytes that each of them got of it, halved as the topic's are.
-        share: of the topic's bytes, when it was last looked at.
         held: batches of a moving key, which wait for its earlier records.
         target: the index in `queues` that it moves to; -1 if it does not move.
     """
@@ -98,7 +97,6 @@ class HotKey:
         self.queues = queues
         self.placed = [0.0] * len(queues)
         self.placed[0] = before
-        self.share = 0.0
         self.held: list[Batch] = []
         self.target = -1
         self.rest = 0
@@ -171,7 +169,7 @@ class HotKey:
     @cython.cfunc
     @cython.exceptval(check=False)
     def go_on(self, grown: cython.longlong) -> cython.void:
-        """A record was appended to the queue of `turn`, of so many bytes."""
+        """Count a record of so many bytes, which was appended to the queue of `turn`."""
         self._number += 1
         self._turn_left -= grown
         self._turn_bytes += grown
@@ -385,7 +383,8 @@ class HotKeys:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew, as the topic has another number of partitions. Keys that move arrive."""
+        """Forget all keys, as the topic was created again or has another number of partitions. What
+        a moving key holds is still sent to where it moves."""
         partitions = max(1, self._count())
         self._leaving = [key for key in (*self._leaving, *self.treated.values()) if key.held]
         self.treated = {}
@@ -457,7 +456,8 @@ class HotKeys:
         if total > 0:
             part = int(total) // len(loads) // _TURN_PART
             self.turn = max(_LEAST_TURN, min(part, _LONGEST_TURN))
-            self._update_shares(heavy)
+            if not self.moves and not self._shards:
+                self._widen_grown(heavy)
             # What each partition has of keys that are not treated.
             rest = list(loads)
             for key in self.treated.values():
@@ -495,16 +495,13 @@ class HotKeys:
         for key in self.treated.values():
             key.placed = [placed / 2 for placed in key.placed]
 
-    def _update_shares(self, heavy: list[tuple[int, float, int]]) -> None:
+    def _widen_grown(self, heavy: list[tuple[int, float, int]]) -> None:
+        """Give keys that became heavier more partitions."""
         for key_hash, share, _ in heavy:
             key = self.treated.get(key_hash)
-            if key is None:
-                continue
-            key.share = share
-            if not self.moves and not self._shards:
-                count = choices(share, self._count())
-                if count > 1.25 * len(key.queues):
-                    self._widen(key, count)
+            count = choices(share, self._count())
+            if key is not None and count > 1.25 * len(key.queues):
+                self._widen(key, count)
 
     def _widen(self, key: HotKey, count: int) -> None:
         for partition in candidates(key.hash, self._count(), count)[len(key.queues) :]:
@@ -515,7 +512,6 @@ class HotKeys:
         queues = [self._topic_queues.queues[partition]]
         sender = self._random.getrandbits(64)
         key = HotKey(key_hash, self.moves, self._in_transactions, queues, share * total, sender)
-        key.share = share
         self.treated[key_hash] = key
         self._slots[key_hash & _SLOTS] = key
         return key

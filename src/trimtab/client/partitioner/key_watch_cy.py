@@ -54,7 +54,8 @@ class KeyWatch:
         self._faded = now()
 
     def look_closer(self, kept: int) -> None:
-        """Begin anew, and find each key with more than 1 / `kept` of the bytes."""
+        """Forget what was counted; from now on find each key with more than 1 / `kept` of the
+        bytes."""
         self._hitters = HeavyHitters(kept)
         self.total = self.samples = self.counted = 0
 

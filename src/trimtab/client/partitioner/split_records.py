@@ -47,8 +47,8 @@ def write_split(sender: int, number: int, open_numbers: int) -> bytes:
 
 
 def read_split(content: bytes | None) -> SplitMark | None:
-    """The parts of `trimtab.split`; None if these bytes are none, so that whoever else uses the
-    name is left alone."""
+    """The parts of `trimtab.split`; None if the bytes have another form, as others may use the
+    name for something else."""
     if content is None or len(content) != _SPLIT.size:
         return None
     mark = SplitMark(*_SPLIT.unpack(content))
@@ -68,7 +68,7 @@ def write_moved(partition: int, end: int) -> bytes:
 
 
 def read_moved(content: bytes | None) -> MovedMark | None:
-    """The parts of `trimtab.moved`; None if these bytes are none."""
+    """The parts of `trimtab.moved`; None if the bytes have another form."""
     if content is None or len(content) != _MOVED.size:
         return None
     return MovedMark(*_MOVED.unpack(content))

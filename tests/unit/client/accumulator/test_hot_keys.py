@@ -199,7 +199,7 @@ def test_a_partition_without_leader_gets_nothing_of_a_split_key(
     bench = make_bench((0,) * PARTITIONS, treatment=("split", 0))
     send_all(bench, zipf(1.4, 100, 10_000))
     topic = bench.accumulator.topic("topic")
-    hottest = max(topic.hot.treated.values(), key=lambda key: key.share)
+    hottest = max(topic.hot.treated.values(), key=lambda key: sum(key.placed))
     lost = hottest.queues[1].partition
     bench.accumulator.update_topic(make_view([-1 if p == lost else 0 for p in range(PARTITIONS)]))
     before = topic.queues[lost].given_bytes
@@ -481,7 +481,9 @@ def test_a_topic_that_is_created_again_with_fewer_partitions_uses_only_those(
 def test_a_record_that_is_too_large_with_its_header_is_refused(make_bench: Make) -> None:
     bench = make_bench((0,) * PARTITIONS, treatment=("split", 0), max_request_size=2000)
     send_all(bench, zipf(1.4, 1000, 20_000))
-    hottest = max(bench.accumulator.topic("topic").hot.treated.values(), key=lambda key: key.share)
+    hottest = max(
+        bench.accumulator.topic("topic").hot.treated.values(), key=lambda key: sum(key.placed)
+    )
     key = next(k for k in zipf(1.4, 1000, 100) if murmur2(k) == hottest.hash)
     with pytest.raises(UsageError, match="with the header of a hot key"):
         bench.send(bytes(1850), key=key)
