@@ -3,7 +3,7 @@
 from trimtab.client.accumulator.queues_cy cimport Batch, PartitionQueue
 from trimtab.kafka.wire.batch_cy cimport BatchBuilder
 
-cdef class HotKey:
+cdef class TreatedKey:
     cdef readonly long long hash
     cdef readonly list queues
     cdef public list placed
@@ -60,5 +60,5 @@ cdef class HotKeys:
     cdef long long _next_look
     cdef long long _faded_at
 
-    cdef HotKey find(self, long long key_hash)
+    cdef TreatedKey find(self, long long key_hash)
     cdef bint is_due(self)

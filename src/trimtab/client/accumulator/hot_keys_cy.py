@@ -2,7 +2,7 @@
 """The keys of a topic that are treated, as they are too heavy for their own partition.
 
     KeyWatch (a sample of the keys) ─▶ HotKeys.look: which keys, and where to
-    a record of such a key ─▶ HotKey: the queue that it goes to, and its header
+    a record of such a key ─▶ TreatedKey: the queue that it goes to, and its header
 
 Split: a key's records go to several partitions, each time to the one that was given least. Moved: a
 key's records go to another partition, once all earlier ones are acknowledged.
@@ -72,7 +72,7 @@ _SLOTS = cython.declare(cython.longlong, 0x3FFF)
 
 @cython.final
 @cython.cclass
-class HotKey:
+class TreatedKey:
     """One treated key.
 
     Attributes:
@@ -373,13 +373,13 @@ class HotKeys:
         release: Any,
     ) -> None:
         self.moves = mode == "move"
-        self.treated: dict[int, HotKey] = {}
+        self.treated: dict[int, TreatedKey] = {}
         self._shards = shards
         self._topic_queues = topic_queues
         self._random = random
         self._release = release
         self._in_transactions = in_transactions
-        self._leaving: list[HotKey] = []
+        self._leaving: list[TreatedKey] = []
         self.reset()
 
     def reset(self) -> None:
@@ -389,7 +389,7 @@ class HotKeys:
         self._leaving = [key for key in (*self._leaving, *self.treated.values()) if key.held]
         self.treated = {}
         # By the last bits of the hash: one key of those that have them in common.
-        self._slots: list[HotKey | None] = [None] * (_SLOTS + 1)
+        self._slots: list[TreatedKey | None] = [None] * (_SLOTS + 1)
         self._look_at = self._next_look = _FIRST_LOOK
         self._faded_at = 0
         self.turn = _LEAST_TURN
@@ -398,8 +398,8 @@ class HotKeys:
         keys.sample(_SAMPLED_FIRST)
 
     @cython.cfunc
-    @cython.locals(key=HotKey)
-    def find(self, key_hash: cython.longlong) -> HotKey | None:
+    @cython.locals(key=TreatedKey)
+    def find(self, key_hash: cython.longlong) -> TreatedKey | None:
         """The treated key with this hash. Runs no Python code."""
         key = self._slots[key_hash & _SLOTS]
         if key is None or key.hash == key_hash:
@@ -435,7 +435,7 @@ class HotKeys:
         """Whether enough was counted to look again."""
         return self._topic_queues.keys.counted >= self._look_at
 
-    @cython.locals(key=HotKey)
+    @cython.locals(key=TreatedKey)
     def look(self) -> None:
         """Choose the keys to treat, by the bytes that each partition was given lately.
 
@@ -485,7 +485,7 @@ class HotKeys:
             loads.append(float(queue.given_bytes - queue._given_before))  # noqa: PERF401 - C fields
         return loads
 
-    @cython.locals(queue=PartitionQueue, key=HotKey)
+    @cython.locals(queue=PartitionQueue, key=TreatedKey)
     def _fade(self) -> None:
         watch = self._topic_queues.keys
         self._faded_at = watch.counted
@@ -503,15 +503,15 @@ class HotKeys:
             if key is not None and count > 1.25 * len(key.queues):
                 self._widen(key, count)
 
-    def _widen(self, key: HotKey, count: int) -> None:
+    def _widen(self, key: TreatedKey, count: int) -> None:
         for partition in candidates(key.hash, self._count(), count)[len(key.queues) :]:
             key.queues.append(self._topic_queues.queues[partition])
             key.placed.append(0.0)
 
-    def _treat(self, key_hash: int, share: float, partition: int, total: float) -> HotKey:
+    def _treat(self, key_hash: int, share: float, partition: int, total: float) -> TreatedKey:
         queues = [self._topic_queues.queues[partition]]
         sender = self._random.getrandbits(64)
-        key = HotKey(key_hash, self.moves, self._in_transactions, queues, share * total, sender)
+        key = TreatedKey(key_hash, self.moves, self._in_transactions, queues, share * total, sender)
         self.treated[key_hash] = key
         self._slots[key_hash & _SLOTS] = key
         return key
@@ -583,7 +583,7 @@ class HotKeys:
             heapq.heapreplace(full, (-rest[source], source))
             heapq.heapreplace(empty, (rest[target], target))
 
-    @cython.locals(key=HotKey)
+    @cython.locals(key=TreatedKey)
     def _begin_move(self, heavy: tuple[int, float, int], target: int, total: float) -> bool:
         key_hash, share, partition = heavy
         key = self.treated.get(key_hash)

@@ -10,7 +10,7 @@ from typing import Any
 import cython
 
 from trimtab.client.accumulator.batching_cy import Batching
-from trimtab.client.accumulator.hot_keys_cy import HotKey, HotKeys
+from trimtab.client.accumulator.hot_keys_cy import HotKeys, TreatedKey
 from trimtab.client.accumulator.outgoing_cy import OutgoingRecord
 from trimtab.client.accumulator.queues_cy import Batch, PartitionQueue, TopicQueues
 from trimtab.kafka.errors import UsageError
@@ -52,12 +52,12 @@ class KeyedPlacement(Batching):
         return None
 
     @cython.cfunc
-    def _hot_key(self, topic_queues: TopicQueues, key_hash: cython.longlong) -> HotKey | None:
+    def _hot_key(self, topic_queues: TopicQueues, key_hash: cython.longlong) -> TreatedKey | None:
         """The treated key with this hash. Runs no Python code."""
         return cython.cast(HotKeys, topic_queues.hot).find(key_hash)
 
     @cython.cfunc
-    @cython.locals(key=HotKey)
+    @cython.locals(key=TreatedKey)
     def _place_by_key(
         self, topic_queues: TopicQueues, key_hash: cython.longlong, record: OutgoingRecord
     ) -> Batch:
@@ -74,7 +74,9 @@ class KeyedPlacement(Batching):
 
     @cython.cfunc
     @cython.locals(queue=PartitionQueue, batch=Batch, before=cython.longlong)
-    def _place_hot(self, topic_queues: TopicQueues, key: HotKey, record: OutgoingRecord) -> Batch:
+    def _place_hot(
+        self, topic_queues: TopicQueues, key: TreatedKey, record: OutgoingRecord
+    ) -> Batch:
         """Append a record of a treated key."""
         hot = cython.cast(HotKeys, topic_queues.hot)
         is_split = not hot.moves
@@ -105,7 +107,7 @@ class KeyedPlacement(Batching):
 
     @cython.cfunc
     @cython.locals(queue=PartitionQueue, batch=Batch, grown=cython.longlong)
-    def _hold(self, topic_queues: TopicQueues, key: HotKey, record: OutgoingRecord) -> Batch:
+    def _hold(self, topic_queues: TopicQueues, key: TreatedKey, record: OutgoingRecord) -> Batch:
         """Append a record of a key that moves to a batch that waits."""
         queue = key.queues[key.target]
         if key.held:
@@ -129,7 +131,7 @@ class KeyedPlacement(Batching):
         return batch
 
     @cython.locals(queue=PartitionQueue, batch=Batch)
-    def release_held(self, key: HotKey) -> None:
+    def release_held(self, key: TreatedKey) -> None:
         """Queue what a moving key holds, if its earlier records are acknowledged, or have failed.
         Called after each of their batches."""
         self._acquire()

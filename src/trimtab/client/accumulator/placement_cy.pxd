@@ -1,6 +1,6 @@
 # C declarations of placement_cy.py. placement_cy.py explains the names.
 
-from trimtab.client.accumulator.hot_keys_cy cimport HotKey
+from trimtab.client.accumulator.hot_keys_cy cimport TreatedKey
 from trimtab.client.accumulator.keyed_placement_cy cimport KeyedPlacement
 from trimtab.client.accumulator.memory_cy cimport MemoryRequest
 from trimtab.client.accumulator.outgoing_cy cimport OutgoingRecord

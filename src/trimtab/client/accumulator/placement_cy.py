@@ -17,7 +17,7 @@ from typing import Any
 
 import cython
 
-from trimtab.client.accumulator.hot_keys_cy import HotKey
+from trimtab.client.accumulator.hot_keys_cy import TreatedKey
 from trimtab.client.accumulator.keyed_placement_cy import KeyedPlacement
 from trimtab.client.accumulator.memory_cy import MemoryRequest
 from trimtab.client.accumulator.outgoing_cy import OutgoingRecord, bound
@@ -198,7 +198,7 @@ class Placement(KeyedPlacement):
         grown=cython.longlong,
         in_turn=cython.bint,
         key_hash=cython.longlong,
-        hot_key=HotKey,
+        hot_key=TreatedKey,
     )
     def _add_to_open(
         self,
