@@ -24,6 +24,8 @@ from trimtab.balance.cluster_load import IN, OUT, BrokerState, ClusterLoad, Part
 from trimtab.balance.level_plan import Goal, LevelPlan, find_levels
 from trimtab.client.balancer import Balancer
 from trimtab.client.measure.rates import MeteredLoad
+from trimtab.client.measure.slow import SlowBrokers
+from trimtab.client.measure.watch import NOBODY_SLOW
 from trimtab.client.moves.executor import MoveReport
 from trimtab.kafka.records import TopicPartition
 from trimtab.sim.world import World
@@ -151,11 +153,17 @@ class Day:
         return copied
 
 
-class _Meter:
-    is_ready = True
+class _Watch:
+    is_ready = is_measured = True
 
     def __init__(self, day: Day) -> None:
         self._day = day
+
+    def start_over(self) -> None:
+        """Load is measured anew each time."""
+
+    def find_slow(self) -> SlowBrokers:
+        return NOBODY_SLOW
 
     def measure(self) -> MeteredLoad:
         return MeteredLoad(self._day.load(noise=0.03), {}, {}, ())
@@ -167,12 +175,7 @@ class DayBalancer(Balancer):
     def __init__(self, day: Day) -> None:
         self._day = day
         super().__init__(cast(Any, None), Goal(), window_s=WINDOW_S)
-
-    def _start_over(self) -> None:
-        self._meter = cast(Any, _Meter(self._day))
-
-    def _is_measured(self) -> bool:
-        return True
+        self.load_watch = cast(Any, _Watch(day))
 
     async def _tick(self) -> None:
         await self._day.pass_time(WINDOW_S)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
@@ -20,18 +20,10 @@ from trimtab.balance.level_plan import Goal, LevelPlan, find_level_plan, find_le
 from trimtab.balance.observed import Observed
 from trimtab.balance.steps import Decided, MoveRules
 from trimtab.client.admin.async_admin import AsyncAdmin
-from trimtab.client.measure.followers import (
-    Blame,
-    EndsRound,
-    choose_replicas,
-    find_blame,
-    find_lags,
-    poll_ends,
-)
 from trimtab.client.measure.probe import BrokerProbe
-from trimtab.client.measure.rates import LoadMeter, MeteredLoad
-from trimtab.client.measure.sample import LoadSample, take_sample
-from trimtab.client.measure.slow import SlowBrokers, SlowRests, collect_signs, find_slow
+from trimtab.client.measure.rates import MeteredLoad
+from trimtab.client.measure.slow import SlowBrokers, SlowRests
+from trimtab.client.measure.watch import NOBODY_SLOW, LoadWatch
 from trimtab.client.moves.executor import MoveExecutor, MoveReport
 from trimtab.client.moves.observer import ProbeReading
 from trimtab.kafka.errors import BrokerError, KafkaError, Unavailable, UsageError
@@ -39,11 +31,7 @@ from trimtab.kafka.records import TopicPartition
 
 T = TypeVar("T")
 
-_SAMPLES: Final = 6
-"""Samples in a window."""
 _TICK_S: Final = 1.0
-_TRIPS: Final = 4
-"""The last polls of ends, of which the slowest counts: a broker may pause between two of them."""
 _IN_A_ROW: Final = 3
 """So often the cluster must be out of level before anything moves."""
 _FAR: Final = 1.5
@@ -60,7 +48,6 @@ _USUAL_RATE: Final = 100_000_000
 """Bytes/s that a broker copies without a throttle, about."""
 _REMOVE_S: Final = 5.0
 """Seconds for the removal of the probes' topic."""
-_NOBODY_SLOW: Final = SlowBrokers({}, {}, {})
 
 
 class BalancerStopped(Unavailable):
@@ -92,6 +79,9 @@ class Balancer:
         probes: whether to find slow brokers with small records to a topic of their own, which is
             removed at the end.
 
+    Attributes:
+        load_watch: what is known of the cluster.
+
     Raises:
         UsageError: the window is shorter.
     """
@@ -108,21 +98,15 @@ class Balancer:
         self._goal = goal
         if not 2 <= window_s < math.inf:
             raise UsageError(f"window_s={window_s}: must be 2 seconds or more")
-        self._window_s = window_s
         self._probe = BrokerProbe(admin) if probes else None
         self._has_probed = False
-        self._sample: LoadSample | None = None
-        self._watched: dict[int, list[TopicPartition]] = {}
-        self._ends: EndsRound | None = None
-        self._blame = Blame(frozenset(), frozenset())
+        self.load_watch = LoadWatch(admin, window_s, self._probe)
         self._leaders_rest: dict[TopicPartition, float] = {}
         self._leave_again_s = 0.0
         self._replicas_rest: dict[TopicPartition, float] = {}
         self._slow_rests = SlowRests()
-        self._trips: deque[Mapping[int, float]] = deque(maxlen=_TRIPS)
         self._stopped = asyncio.Event()
         self._executor: MoveExecutor | None = None
-        self._start_over()
 
     async def __aenter__(self) -> Self:
         """Begin to probe.
@@ -186,6 +170,15 @@ class Balancer:
             self._has_probed = True
             await self._probe.start()
 
+    def stop_moves(self, cancels: bool) -> None:
+        """Have `move` end within 10 s, if it runs; the balancer can go on.
+
+        Args:
+            cancels: as in `MoveExecutor.stop`.
+        """
+        if self._executor is not None:
+            self._executor.stop(cancels)
+
     def stop(self) -> None:
         """End `measure` or `watch`; cancel the moves in progress, within 10 s."""
         self._stopped.set()
@@ -199,12 +192,12 @@ class Balancer:
             KafkaError: the cluster does not answer.
             BalancerStopped: `stop` was called before the window ended.
         """
-        self._start_over()
-        while not self._is_measured():
+        self.load_watch.start_over()
+        while not self.load_watch.is_measured:
             await self._tick()
             if self._stopped.is_set():
                 raise BalancerStopped("it was stopped before the load was measured")
-        return Measured(self._meter.measure(), self._find_slow())
+        return Measured(self.load_watch.measure(), self._find_slow())
 
     def plan(self, measured: Measured) -> LevelPlan:
         """The changes that level what was measured."""
@@ -226,7 +219,7 @@ class Balancer:
         """
         before = {change.before.partition: change.before.replicas for change in plan.changes}
         report = await self._execute(plan.assignment, before, rules, show)
-        self._start_over()
+        self.load_watch.start_over()
         now = asyncio.get_running_loop().time()
         self._leaders_rest |= dict.fromkeys(plan.assignment, now + _LEADER_RESTS_S)
         self._replicas_rest |= dict.fromkeys(report.moved, now + _REPLICA_RESTS_S)
@@ -286,7 +279,7 @@ class Balancer:
         Raises:
             KafkaError: the cluster refuses, such as for lack of a right.
         """
-        told, bad, is_stuck, trouble = _NOBODY_SLOW, 0, False, False
+        told, bad, is_stuck, trouble = NOBODY_SLOW, 0, False, False
         is_clean = was_partial = False
         while not self._stopped.is_set():
             try:
@@ -308,15 +301,15 @@ class Balancer:
                     goal = Goal(
                         act_above=math.inf, leaders_only=True, without_leaders=self._goal.drain
                     )
-                    plan = self._plan(self._meter.measure().load, goal, slow)
+                    plan = self._plan(self.load_watch.measure().load, goal, slow)
                     if not plan.changes:
                         plan = None
                         self._leave_again_s = asyncio.get_running_loop().time() + _LEAVE_AGAIN_S
-                if plan is None and self._is_measured():
-                    metered = self._meter.measure()
+                if plan is None and self.load_watch.is_measured:
+                    metered = self.load_watch.measure()
                     load = metered.load
                     tell(Measured(metered, slow))
-                    self._start_over()
+                    self.load_watch.start_over()
                     is_bad = not metered.is_partial and self._is_out_of_level(load)
                     bad = bad + 1 if is_bad else 0
                     is_far = is_bad and self._is_out_of_level(load, _FAR)
@@ -345,7 +338,7 @@ class Balancer:
                 if isinstance(error, BrokerError) and not error.retriable:
                     raise
                 bad = 0
-                self._start_over()
+                self.load_watch.start_over()
                 if not trouble:
                     trouble = True
                     tell(f"The cluster does not answer: {error}. It is asked again each second.")
@@ -353,12 +346,12 @@ class Balancer:
 
     def _must_leave(self, slow: SlowBrokers) -> bool:
         """Whether a slow broker leads what may move."""
-        if not slow.slow or not self._meter.is_ready:
+        if not slow.slow or not self.load_watch.is_ready:
             return False
         now = asyncio.get_running_loop().time()
         if now < self._leave_again_s:
             return False
-        load = self._meter.measure().load
+        load = self.load_watch.measure().load
         return any(
             each.leader in slow.slow
             and len(each.in_sync) > 1
@@ -411,50 +404,17 @@ class Balancer:
         resting = self._slow_rests.resting(asyncio.get_running_loop().time())
         return resting & load.brokers.keys()
 
-    def _start_over(self) -> None:
-        """Forget what was measured."""
-        self._meter = LoadMeter(self._window_s)
-        self._began_s: float | None = None
-        self._next_s = 0.0
-
-    def _is_measured(self) -> bool:
-        now = asyncio.get_running_loop().time()
-        return (
-            self._meter.is_ready
-            and self._began_s is not None
-            and now - self._began_s >= self._window_s
-        )
-
     async def _tick(self) -> None:
         """Take a sample if it is time, look at the followers, and wait for the next tick. `stop`
         ends it early."""
         begin = asyncio.get_running_loop().time()
         try:
-            await self._unless_stopped(self._look(begin))
+            await self._unless_stopped(self.load_watch.look())
         except BalancerStopped:
             return
         # At irregular distances, as a broker may pause regularly.
         tick = _TICK_S * self._admin._session.random.uniform(0.8, 1.2)
         await self._wait(tick - (asyncio.get_running_loop().time() - begin))
-
-    async def _look(self, begin: float) -> None:
-        loop = asyncio.get_running_loop()
-        if begin >= self._next_s:
-            self._sample = await take_sample(self._admin, self._sample)
-            self._meter.add(self._sample)
-            if self._began_s is None:
-                self._began_s = loop.time()
-            self._next_s = loop.time() + self._window_s / _SAMPLES
-            if self._probe is not None:
-                await self._probe.cover()
-                if self._meter.is_ready:
-                    self._watched = choose_replicas(self._meter.measure().load.partitions)
-        if self._probe is not None and self._sample is not None:
-            ends = await poll_ends(self._admin, self._watched)
-            if self._ends is not None:
-                self._blame = find_blame(find_lags(self._sample.topics.value, self._ends, ends))
-            self._ends = ends
-            self._trips.append(ends.round_trips)
 
     async def _wait(self, seconds: float) -> None:
         """Wait so long, or for `stop`."""
@@ -492,15 +452,7 @@ class Balancer:
         )
 
     def _find_slow(self) -> SlowBrokers:
-        if self._probe is None or self._sample is None:
-            return _NOBODY_SLOW
-        trips: dict[int, float] = dict(self._sample.round_trips)
-        for round_trips in self._trips:
-            for broker, seconds in round_trips.items():
-                trips[broker] = max(seconds, trips.get(broker, 0.0))
-        ages = self._sample.fetch_ages
-        signs = collect_signs(self._blame, trips, ages and ages.value)
-        found = find_slow(self._probe.times(), signs)
+        found = self.load_watch.find_slow()
         self._slow_rests.note(found.slow, asyncio.get_running_loop().time())
         return found
 

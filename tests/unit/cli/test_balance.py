@@ -22,8 +22,8 @@ import pytest
 from trimtab import Admin, Cluster, Producer, UsageError, plan_balance
 from trimtab.balance.throttles import LISTS, RATES
 from trimtab.cli import main
-from trimtab.client import balancer
 from trimtab.client.admin import ConfigSource
+from trimtab.client.measure import watch
 from trimtab.client.measure.probe import PROBE_TOPIC
 from trimtab.client.measure.sample import LoadSample, MissingRight, take_sample
 from trimtab.threads.clock import monotonic_clock
@@ -215,7 +215,7 @@ def test_rights_that_are_missing_are_named(
     async def take(*words: Any) -> LoadSample:
         return dataclasses.replace(await take_sample(*words), missing_rights=(right,))
 
-    monkeypatch.setattr(balancer, "take_sample", take)
+    monkeypatch.setattr(watch, "take_sample", take)
     code, shown, errors = run(*WINDOW, "--json")
     assert code == 1
     assert "not measured: allow Describe on group secret, for its committed offsets" in errors
