@@ -45,6 +45,7 @@ from trimtab.kafka.records import (
     Bytes,
     Headers,
     Key,
+    RecordMetadata,
     Serializer,
     Servers,
     TopicPartition,
@@ -374,6 +375,25 @@ class AsyncProducer(AsyncIntake, ProducerCalls, Generic[Key, Value]):
             timestamp: int | None = None,
             on_delivery: Callable[[Delivery], object] | None = None,
         ) -> Delivery: ...
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Value | None = None,
+        key: Key | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        on_delivery: Callable[[Delivery], object] | None = None,
+    ) -> RecordMetadata:
+        """`send` one record, and return where it is stored once that is known.
+
+        Arguments and errors are those of `send` and of its delivery. Each call waits up to
+        `linger.ms` for others' records, and then for the broker: calls one after the other make
+        batches of one record. If the wait is interrupted or cancelled, the record may be stored.
+        """
+        delivery = await self.send(topic, value, key, headers, partition, timestamp, on_delivery)
+        return await delivery
 
     async def _send_when_possible(
         self,

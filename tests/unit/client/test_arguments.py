@@ -190,6 +190,11 @@ WRONG: list[Any] = [
 
 CALLS: dict[type, dict[str, dict[str, Any]]] = {
     Producer: {
+        "send_and_wait": {
+            "topic": "t",
+            "value": b"v",
+            **dict.fromkeys(("key", "headers", "partition", "timestamp", "on_delivery"), None),
+        },
         "flush": {"timeout": None},
         "partitions_for": {"topic": "t"},
         "partitioning": {"topic": "t"},

@@ -13,8 +13,8 @@ from tests.unit.client.scripted_produce import ProduceCluster
 from trimtab.client.partitioner.partitioning import Partitioning
 from trimtab.client.producer import AsyncProducer
 from trimtab.cluster.embedded import Cluster
-from trimtab.kafka.errors import UsageError
-from trimtab.kafka.records import RecordMetadata
+from trimtab.kafka.errors import BrokerError, ErrorCode, UsageError
+from trimtab.kafka.records import RecordMetadata, TopicPartition
 from trimtab.threads.waiting import refuse_waiting
 
 
@@ -34,6 +34,52 @@ async def test_awaiting_sends_lets_the_sender_run(kafka: ProduceCluster) -> None
         assert any(queue.in_flight for queue in queues)
         await producer.flush(timeout=10)
     assert sum(map(len, kafka.stored.values())) == 5002
+
+
+async def test_send_and_wait_returns_the_place_of_the_record(kafka: ProduceCluster) -> None:
+    async with kafka.producer(linger_ms=0) as producer:
+        for offset in range(2):
+            found = await producer.send_and_wait(
+                "topic", b"v", key=b"k", headers=[("h", b"1")], partition=1, timestamp=7
+            )
+            assert found == RecordMetadata("topic", 1, offset, 7)
+
+
+async def test_send_and_wait_lingers_as_long_as_it_may_and_no_longer(kafka: ProduceCluster) -> None:
+    async with kafka.producer(linger_ms=500) as producer:
+        await producer.send_and_wait("topic", b"first", partition=0)
+        began = kafka.world.loop.time()
+        calls = (producer.send_and_wait("topic", b"%d" % n, partition=0) for n in range(3))
+        assert [each.offset for each in await asyncio.gather(*calls)] == [1, 2, 3]
+        assert 0.5 <= kafka.world.loop.time() - began < 0.6
+        assert kafka.batches[-1][3] == 3
+
+
+async def test_send_and_wait_raises_the_errors_of_send_and_of_the_delivery(
+    kafka: ProduceCluster,
+) -> None:
+    kafka.refuse = lambda *_: ErrorCode.INVALID_RECORD
+    told: list[object] = []
+    async with kafka.producer(linger_ms=0) as producer:
+        with pytest.raises(UsageError, match="timestamp"):
+            await producer.send_and_wait("topic", b"v", timestamp=-2)
+        with pytest.raises(BrokerError, match="INVALID_RECORD"):
+            await producer.send_and_wait("topic", b"v", on_delivery=told.append)
+    assert len(told) == 1
+
+
+async def test_a_cancelled_send_and_wait_leaves_the_record_on_its_way(
+    kafka: ProduceCluster,
+) -> None:
+    async with kafka.producer(linger_ms=100) as producer:
+        await producer.partitions_for("topic")
+        waiting = asyncio.ensure_future(producer.send_and_wait("topic", b"v", partition=0))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert (await producer.send_and_wait("topic", b"w", partition=0)).offset == 1
+    assert kafka.stored[TopicPartition("topic", 0)] == [b"v", b"w"]
 
 
 class HomeLoop(asyncio.SelectorEventLoop):

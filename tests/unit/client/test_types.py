@@ -47,6 +47,8 @@ def main() -> None:
         delivery.add_done_callback(tell)
         if delivery.record is not None:
             bury(producer, delivery.record)
+        offset: int | None = delivery.offset
+        print(offset, delivery.partition + 1, producer.send_and_wait("t", b"v").offset + 1)
         print(stored.partition + 1, len(producer), producer.purge(), producer.metrics())
     with Producer({"bootstrap.servers": "a:1", "linger.ms": 5}) as other:
         other.flush(1)
@@ -72,7 +74,8 @@ def main() -> None:
 async def later() -> RecordMetadata:
     async with AsyncProducer("a:1") as producer:
         delivery = await producer.send("t", b"v")
-        return await delivery
+        await delivery
+        return await producer.send_and_wait("t", b"v", b"k", partition=0)
 
 
 async def later_objects(producer: AsyncProducer[str, int]) -> None:
@@ -107,7 +110,11 @@ name: str = delivery.result().offset  # wrong
 delivery.exception().args  # wrong
 delivery.record.value  # wrong
 delivery.resutl()  # wrong
-delivery.add_done_callback(lambda metadata: metadata.offset)  # wrong
+delivery.offset + 1  # wrong
+delivery.partition = 3  # wrong
+producer.send_and_wait("t", "text")  # wrong
+producer.send_and_wait("t").result()  # wrong
+delivery.add_done_callback(lambda metadata: metadata.timestamp)  # wrong
 producer.flush("1")  # wrong
 producer.partitioning("t").partition  # wrong
 producer.send_offsets_to_transaction({"t": 1}, "g")  # wrong
@@ -133,6 +140,7 @@ async def later(producer: AsyncProducer) -> None:
     found: Delivery = producer.send("t")  # wrong
     stored: RecordMetadata = await producer.send("t")  # wrong
     (await producer.send("t")).reslt()  # wrong
+    await (await producer.send_and_wait("t"))  # wrong
 """
 
 

@@ -307,6 +307,23 @@ class Delivery:
             return None
         return batch.failed_record(self._index - batch._first)
 
+    @property
+    def partition(self) -> int:
+        """The partition that was chosen for the record; does not wait."""
+        return self._batch.queue.partition
+
+    @property
+    def offset(self) -> int | None:
+        """Where the record is stored; does not wait, and raises nothing.
+
+        None while the outcome is not known, after an error, and if the broker has told no offset,
+        as with acks=0.
+        """
+        batch = self._current_batch()
+        if not batch.is_done or batch.error is not None or batch.base_offset < 0:
+            return None
+        return self._metadata(batch).offset
+
     def add_done_callback(self, function: Callable[["Delivery"], object]) -> None:
         """Call `function(delivery)` once, on the client's thread, when the outcome is known.
 

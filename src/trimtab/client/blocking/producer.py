@@ -31,7 +31,17 @@ from trimtab.client.producer import AsyncProducer, ProducerCalls
 from trimtab.client.producer_core import Core, grace_after, is_beyond_abort
 from trimtab.kafka.arguments import checked_seconds, checked_topic
 from trimtab.kafka.errors import TransactionError, UsageError
-from trimtab.kafka.records import AnyKey, AnyValue, Bytes, Headers, Key, Serializer, Servers, Value
+from trimtab.kafka.records import (
+    AnyKey,
+    AnyValue,
+    Bytes,
+    Headers,
+    Key,
+    RecordMetadata,
+    Serializer,
+    Servers,
+    Value,
+)
 from trimtab.threads.clock import monotonic_clock, wall_clock
 from trimtab.threads.loop_thread import shared
 from trimtab.threads.waiting import new_gate, wait_for
@@ -147,6 +157,19 @@ class Producer(Intake, Face[ProducerCalls], Generic[Key, Value]):
             timestamp: int | None = None,
             on_delivery: Callable[[Delivery], object] | None = None,
         ) -> Delivery: ...
+
+    @like(AsyncProducer.send_and_wait)
+    def send_and_wait(
+        self,
+        topic: str,
+        value: Value | None = None,
+        key: Key | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        on_delivery: Callable[[Delivery], object] | None = None,
+    ) -> RecordMetadata:
+        return self.send(topic, value, key, headers, partition, timestamp, on_delivery).result()
 
     flush = waits(ProducerCalls.flush)
     partitions_for = waits(ProducerCalls.partitions_for)

@@ -317,6 +317,30 @@ def test_waiting_ends_after_its_timeout(make_bench: Callable[..., Bench]) -> Non
         make_bench().send(b"x").result(timeout=0)
 
 
+def test_the_offset_is_there_once_the_record_is_stored(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(leaders=(0,))
+    deliveries = [bench.send(b"x") for _ in range(3)]
+    assert [(each.partition, each.offset) for each in deliveries] == [(0, None)] * 3
+    bench.accumulator.complete(bench.take_all()[0], 2**40, -1)
+    assert [each.offset for each in deliveries] == [2**40, 2**40 + 1, 2**40 + 2]
+    assert deliveries[0].partition == 0
+
+
+def test_there_is_no_offset_after_an_error_or_if_the_broker_tells_none(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(leaders=(0, 0))
+    failed, untold = bench.send(b"x", partition=0), bench.send(b"x", partition=1)
+    for batch in bench.take_all():
+        if batch.queue.partition:
+            bench.accumulator.complete(batch, -1, -1)  # as with acks=0
+        else:
+            bench.accumulator.fail(batch, Unavailable("nobody there"))
+    assert [failed.done(), untold.done()] == [True, True]
+    assert (failed.partition, failed.offset) == (0, None)
+    assert (untold.partition, untold.offset) == (1, None)
+
+
 def test_callbacks_run_once_with_the_delivery(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(leaders=(0,))
     seen: list[tuple[str, int]] = []

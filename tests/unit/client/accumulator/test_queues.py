@@ -116,12 +116,14 @@ def test_deliveries_and_callbacks_follow_their_records_through_a_split(
     accumulator.complete(second, 71, -1)
     assert seen == [deliveries[1]]
     assert deliveries[1].result().offset == 71
+    assert [delivery.offset for delivery in deliveries] == [None, 71, None]
     accumulator.split(first)  # of one record: into itself
     first = take(accumulator)
     accumulator.fail(third, Unavailable("gone"))
     accumulator.complete(first, 70, -1)
     results = [deliveries[0].result().offset, deliveries[1].result().offset]
     assert results == [70, 71]
+    assert [delivery.offset for delivery in deliveries] == [70, 71, None]
     with pytest.raises(Unavailable, match="gone"):
         deliveries[2].result()
     assert seen == [deliveries[1], deliveries[2], deliveries[0]]

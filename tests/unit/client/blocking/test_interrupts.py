@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -220,6 +221,8 @@ def test_flush_and_result(cluster: Cluster) -> None:
         assert sweep(producer.flush, lambda: verify(producer), send, every=3) >= 5
         assert sweep(lambda: sent[-1].result(20), lambda: verify(producer), send, every=3) >= 5
         assert [delivery.result(20)[:1] for delivery in sent] == [("t",)] * len(sent)
+        wait = partial(producer.send_and_wait, "t", b"x")
+        assert sweep(wait, lambda: verify(producer), every=3) >= 5
 
 
 def test_a_thread_that_lets_the_sender_run(cluster: Cluster) -> None:

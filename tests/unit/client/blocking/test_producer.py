@@ -19,7 +19,7 @@ from trimtab.client.producer_core import Core
 from trimtab.client.topic_view import TopicView
 from trimtab.cluster.embedded import Cluster
 from trimtab.kafka.errors import BrokerError, TransactionError, Unavailable, UsageError
-from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.records import RecordMetadata, TopicPartition
 
 MakeView = Callable[..., TopicView]
 
@@ -83,6 +83,17 @@ def test_records_are_sent_and_their_deliveries_have_the_offsets(cluster: Cluster
         assert metrics["producer-metrics"]["metadata-wait-time-ns-total"] > 0
         assert metrics["producer-topic-metrics"]["sent"]["record-send-total"] == 9
         assert metrics["partitioner-metrics"]["sent"]["turn-total"] == 0  # they had keys
+
+
+def test_send_and_wait_returns_where_the_record_is_stored(cluster: Cluster) -> None:
+    with Producer(cluster.bootstrap_servers, linger_ms=0, value_serializer=str.encode) as producer:
+        for offset in range(2):
+            found = producer.send_and_wait(
+                "awaited", "v", key=b"k", headers=[("h", None)], partition=0, timestamp=7
+            )
+            assert found == RecordMetadata("awaited", 0, offset, 7)
+        with pytest.raises(UsageError, match="timestamp"):
+            producer.send_and_wait("awaited", "v", timestamp=-2)
 
 
 def test_send_is_the_compiled_method_and_no_other() -> None:
