@@ -14,7 +14,7 @@ import pytest
 from lab.benchmarks.apache_kafka import ApacheKafka
 from tests.unit.spark.stream.test_reader import Query, reader, size_of
 from trimtab import Admin, Cluster, Producer, TopicPartition
-from trimtab.spark.read.ranges import DataLoss
+from trimtab.kafka.errors import DataLoss
 
 LIMIT = 20_000
 DELETED = "streams-deleted"

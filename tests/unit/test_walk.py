@@ -120,8 +120,8 @@ async def write(world: World, servers: str) -> Calls:
 
 async def read_into_arrow(world: World, servers: str) -> Calls:
     pytest.importorskip("pyarrow")
+    from trimtab.client.fetcher.ranges import OffsetRange
     from trimtab.spark.read.columns import arrow_schema, scan_columns
-    from trimtab.spark.read.ranges import OffsetRange
 
     async with (
         make_producer(world, servers) as producer,

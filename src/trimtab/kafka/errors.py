@@ -6,6 +6,7 @@
     ├── NotSerialized    a producer's serializer refused an object
     ├── NotDeserialized    a consumer's deserializer refused a record
     ├── Unavailable    no answer in time, or the connection was lost; the request may be carried out
+    ├── DataLoss    records that should have been read are gone
     ├── AuthenticationFailed    client or broker refused the other's identity; never retried
     ├── BrokerError    a broker refused the request, with one of Kafka's codes
     └── TransactionError   a transaction cannot be committed: abort it, or close the producer
@@ -281,6 +282,10 @@ class NotDeserialized(KafkaError):
 
 class Unavailable(KafkaError):
     """No answer in time, or the connection was lost. The request may have been carried out."""
+
+
+class DataLoss(KafkaError):
+    """Records that should have been read are gone from the topic."""
 
 
 class AuthenticationFailed(KafkaError):

@@ -1,4 +1,4 @@
-"""Record batches into Arrow's, without an object per record: for `Consumer.arrow` and for Spark."""
+"""Record batches into Arrow's, without an object per record: for consumers, scans and Spark."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from trimtab.client.fetcher.ranges import OffsetRange
 from trimtab.client.partitioner.murmur2_cy import murmur2_column
 from trimtab.kafka.arguments import shown
 from trimtab.kafka.errors import CorruptData, UsageError
@@ -16,6 +17,8 @@ from trimtab.kafka.wire.columns_cy import ColumnScanner
 from trimtab.kafka.wire.records_cy import RECORDS_LIMIT
 
 HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
+FULL_BYTES: Final = 4 * 1024 * 1024
+"""A batch of a range is closed at about this many bytes."""
 SMALL_BYTES: Final = 64 * 1024
 """Smaller batches are copied into one: what reads them spends more on a batch than on the copy."""
 
@@ -117,6 +120,70 @@ def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         return batches[0]
     (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
     return joined
+
+
+def scan_columns(
+    buffers: Iterable[tuple[OffsetRange, memoryview]],
+    schema: pa.Schema,
+    names: Sequence[str],
+    microseconds: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """The records of ranges, a few megabytes at a time, decoded straight into Arrow's buffers.
+
+    Args:
+        buffers: whole record batches, in order for each partition, each with the offsets to keep.
+            The batches may begin before these offsets and end after them; missing offsets
+            (compaction, transaction markers) are skipped. CRCs are not checked.
+        names: as for `BatchMaker`; other columns are not decoded.
+        microseconds: whether timestamps are microseconds, not milliseconds.
+
+    Returns:
+        Batches. A large one is of one partition, small ones are joined.
+
+    Raises:
+        CorruptData: a batch that cannot be decoded, or a timestamp that has no microseconds.
+    """
+    yield from join_small(_scan_by_partition(buffers, schema, names, microseconds))
+
+
+def _scan_by_partition(
+    buffers: Iterable[tuple[OffsetRange, memoryview]],
+    schema: pa.Schema,
+    names: Sequence[str],
+    microseconds: bool,
+) -> Iterator[pa.RecordBatch]:
+    scanner = make_scanner(names, FULL_BYTES, microseconds)
+    maker = BatchMaker(schema, names)
+
+    def take(scanned: OffsetRange) -> pa.RecordBatch:
+        columns = scanner.take()
+        _check_times(columns, scanned)
+        return maker.make(columns, TopicPartition(scanned.topic, scanned.partition))
+
+    scanned: OffsetRange | None = None
+    for wanted, buffer in buffers:
+        if scanner.rows and scanned is not None and scanned[:2] != wanted[:2]:
+            yield take(scanned)
+        scanned = wanted
+        scanner.scan(buffer, wanted.start, wanted.end)
+        while scanner.full:
+            offset = scanner.next_offset
+            yield take(wanted)
+            scanner.scan(buffer, offset, wanted.end)
+    if scanner.rows and scanned is not None:
+        yield take(scanned)
+
+
+def _check_times(columns: Columns, wanted: OffsetRange) -> None:
+    """Raises CorruptData for a timestamp that has no microseconds."""
+    if columns.far_timestamp is not None:
+        offset, timestamp = columns.far_timestamp
+        raise CorruptData(
+            f"{wanted.topic}-{wanted.partition}: the record at offset {offset} has timestamp "
+            f"{timestamp}, which is out of range for microseconds. Kafka's timestamps are "
+            "milliseconds since 1970: did its producer write micro- or nanoseconds? To read the "
+            "record, use a schema without the column timestamp"
+        )
 
 
 class Projection:

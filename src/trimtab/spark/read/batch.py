@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from trimtab.client.fetcher.ranges import Limits
 from trimtab.kafka.errors import UsageError
 from trimtab.spark.options.source import SourceOptions, warn_of_unused
-from trimtab.spark.read.filters import Limits, read_filters
+from trimtab.spark.read.filters import read_filters
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,30 +8,23 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
+from trimtab.client.blocking import range_reader
 from trimtab.client.blocking.admin import Admin
 from trimtab.client.blocking.consumer import Consumer
+from trimtab.client.blocking.range_reader import ReadRules
+from trimtab.client.fetcher.ranges import DELETED, Limits, OffsetRange, narrow
 from trimtab.client.options import ADMIN
 from trimtab.client.topic_view import TopicView
-from trimtab.kafka.errors import BrokerError, ErrorCode, TopicRecreated, Unavailable
+from trimtab.kafka.errors import BrokerError, ErrorCode, Unavailable
 from trimtab.kafka.records import TopicPartition
 from trimtab.kafka.wire.types import ZERO_UUID
 from trimtab.spark.options.client import resolve_rack
 from trimtab.spark.options.source import SourceOptions
-from trimtab.spark.read.filters import Limits, narrow
-from trimtab.spark.read.ranges import (
-    CONFIRM_SECONDS,
-    CONFIRMATIONS,
-    GONE_SECONDS,
-    LogBounds,
-    OffsetRange,
-    report_data_loss,
-    resolve_ranges,
-)
+from trimtab.spark.read.ranges import LogBounds, report_data_loss, resolve_ranges
 from trimtab.spark.resident import Residents
 
 logger = logging.getLogger(__name__)
@@ -47,17 +40,6 @@ _FIXED = {"auto.offset.reset": "none"}
 
 CONTACT_SECONDS: Final = 3.0
 """How long one attempt waits for the first response of any broker."""
-
-_SLICE_MS: Final = 1000
-"""How often a task that waits for data checks whether its partitions still exist."""
-
-_QUIET_MS: Final = 3000
-"""After so long without data, a task looks whether the offsets that it waits for have records."""
-
-_RANGES_AT_ONCE: Final = 128
-"""A task fetches from at most this many partitions at a time, to keep requests small."""
-
-_GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 class Found(NamedTuple):
@@ -241,131 +223,13 @@ def read_ranges(
     rack = resolve_rack(options.client_rack)
     if rack:
         client["client.rack"] = rack
+
+    def report_loss(detail: str, cause: str = DELETED) -> None:
+        report_data_loss(detail, options.fail_on_data_loss, cause)
+
+    rules = ReadRules(options.poll_timeout_ms, "kafkaConsumer.pollTimeoutMs", report_loss)
     with _consumers.borrow(client, Consumer) as consumer:
-        for begin in range(0, len(ranges), _RANGES_AT_ONCE):
-            yield from _read(consumer, options, ranges[begin : begin + _RANGES_AT_ONCE], ids, pause)
-
-
-def _read(
-    consumer: Consumer,
-    options: SourceOptions,
-    ranges: Sequence[OffsetRange],
-    ids: Mapping[str, bytes],
-    pause: Callable[[float], object],
-) -> Iterator[tuple[OffsetRange, memoryview]]:
-    left = {TopicPartition(each.topic, each.partition): each for each in ranges}
-    by_name = {str(partition): partition for partition in left}
-
-    # A broker may count offsets that it never sends (Redpanda). If even the last one of the log is
-    # not sent, those before it are not.
-    asked_last: set[TopicPartition] = set()
-    has_asked_last = False
-
-    def seek(partition: TopicPartition) -> None:
-        asked_last.discard(partition)
-        each = left[partition]
-        topic_id = ids.get(partition.topic, ZERO_UUID)
-        consumer.seek(partition, each.start, each.end, topic_id)
-
-    consumer.assign(left)
-    for partition in left:
-        seek(partition)
-    waited = 0
-    absent: Counter[TopicPartition] = Counter()  # milliseconds
-    recreated: Counter[TopicPartition] = Counter()
-    while left:
-        try:
-            slice_ms = min(_SLICE_MS, options.poll_timeout_ms - waited)
-            batches = consumer.fetch_batches(slice_ms)
-        except BrokerError as error:
-            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
-                raise
-            partition = by_name[error.subject]
-            each = left[partition]
-            if isinstance(error, TopicRecreated):
-                recreated[partition] += 1
-                if recreated[partition] <= CONFIRMATIONS:
-                    pause(CONFIRM_SECONDS)
-                    seek(partition)
-                    continue
-                earliest = each.end
-                report_data_loss(
-                    f"{partition}: offsets {each.start} to {each.end} are gone: its topic was"
-                    f" deleted and created again, its id was {error.was} and is {error.now} now",
-                    options.fail_on_data_loss,
-                    "The offsets mean other records",
-                )
-            else:
-                earliest = consumer.beginning_offsets([partition])[partition]
-                report_data_loss(
-                    f"{partition}: offset {each.start} is gone, the first one left is {earliest}",
-                    options.fail_on_data_loss,
-                )
-            if each.start < earliest < each.end:
-                left[partition] = each._replace(start=earliest)
-                seek(partition)
-            else:  # the whole range was deleted, or the topic was created again and is shorter
-                del left[partition]
-                consumer.assign(left)
-            continue
-        if batches is not None and batches.partition in asked_last and not batches.is_barren:
-            seek(batches.partition)  # so the range has records, and the broker is slow
-            continue
-        if batches is not None:
-            waited = 0
-            has_asked_last = False
-            absent.clear()
-            each = left[batches.partition]
-            if batches.partition in asked_last:
-                logger.warning("%s: no record is at or after this start", each)
-                del left[batches.partition]
-                continue
-            if batches.next_offset < each.end:
-                left[batches.partition] = each._replace(start=batches.next_offset)
-            else:
-                del left[batches.partition]
-            yield each, batches.data
-            continue
-        waited += slice_ms
-        if waited >= _QUIET_MS and not has_asked_last:
-            has_asked_last = True
-            quiet = [each for each in left if consumer.problem(each) is None]
-            for partition, end in consumer.end_offsets(quiet).items():
-                if end >= left[partition].end:
-                    asked_last.add(partition)
-                    topic_id = ids.get(partition.topic, ZERO_UUID)
-                    consumer.seek(partition, end - 1, end, topic_id)
-        for partition, offset_range in list(left.items()):
-            problem = consumer.problem(partition)
-            if not (isinstance(problem, BrokerError) and problem.code in _GONE):
-                absent[partition] = 0
-                continue
-            absent[partition] += slice_ms
-            if absent[partition] >= GONE_SECONDS * 1000:
-                report_data_loss(
-                    f"{partition}: offsets {offset_range.start} to {offset_range.end} are gone: "
-                    f"{problem}",
-                    options.fail_on_data_loss,
-                )
-                del left[partition]
-                consumer.assign(left)
-        if left and waited >= options.poll_timeout_ms:
-            raise Unavailable(_describe_silence(consumer, options, left))
-
-
-def _describe_silence(
-    consumer: Consumer, options: SourceOptions, left: Mapping[TopicPartition, OffsetRange]
-) -> str:
-    """The message for partitions without data; names one, if possible with the reason."""
-    problems = {each: consumer.problem(each) for each in left}
-    partition = next((each for each in left if problems[each]), next(iter(left)))
-    wanted = left[partition]
-    others = f" nor from {len(left) - 1} others," if len(left) > 1 else ""
-    return (
-        f"{partition}: no data came for offsets {wanted.start} to {wanted.end},{others} within "
-        f"{options.poll_timeout_ms} ms ({problems[partition] or 'its leader does not answer'}); "
-        "raise the option kafkaConsumer.pollTimeoutMs to wait longer"
-    )
+        yield from range_reader.read_ranges(consumer, ranges, ids, rules, pause)
 
 
 def _client_options(options: SourceOptions) -> dict[str, str]:

@@ -5,37 +5,14 @@ Spark checks every filter again on the rows, so a limit may include too many row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from trimtab.kafka.records import TopicPartition
-from trimtab.spark.read.ranges import OffsetRange
+from trimtab.client.fetcher.ranges import LEAST, MOST, Limits
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
-
-_LEAST: Final = -(2**63)
-_MOST: Final = 2**63
-
-
-class Limits(NamedTuple):
-    """Limits of the rows that can pass the filters.
-
-    Attributes:
-        topics, partitions: the topics and partitions to read; None: all.
-        first_partition, end_partition, first_offset, end_offset: bounds; the end is exclusive.
-        since: the earliest timestamp, milliseconds since the epoch; below 0: any. There is no
-            latest one, because timestamps need not increase with offsets.
-    """
-
-    topics: Collection[str] | None = None
-    partitions: Collection[int] | None = None
-    first_partition: int = _LEAST
-    end_partition: int = _MOST
-    first_offset: int = _LEAST
-    end_offset: int = _MOST
-    since: int = -1
 
 
 def read_filters(filters: Iterable[Filter]) -> Limits:
@@ -73,40 +50,6 @@ def read_filters(filters: Iterable[Filter]) -> Limits:
     return limits
 
 
-def narrow(
-    ranges: Iterable[OffsetRange],
-    limits: Limits,
-    find_times: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int | None]],
-) -> list[OffsetRange]:
-    """The parts of these ranges that can hold rows within the limits.
-
-    Args:
-        find_times: as for `resolve_ranges`.
-    """
-    narrowed = [
-        offset_range._replace(
-            start=max(offset_range.start, limits.first_offset),
-            end=min(offset_range.end, limits.end_offset),
-        )
-        for offset_range in ranges
-        if (limits.topics is None or offset_range.topic in limits.topics)
-        and (limits.partitions is None or offset_range.partition in limits.partitions)
-        and limits.first_partition <= offset_range.partition < limits.end_partition
-    ]
-    narrowed = [each for each in narrowed if each.start < each.end]
-    if limits.since < 0 or not narrowed:
-        return narrowed
-    partitions = [TopicPartition(each.topic, each.partition) for each in narrowed]
-    # Every record before the found offset is older.
-    found = find_times(dict.fromkeys(partitions, limits.since))
-    since = [found[partition] for partition in partitions]
-    return [
-        offset_range._replace(start=max(offset_range.start, first))
-        for offset_range, first in zip(narrowed, since, strict=True)
-        if first is not None and first < offset_range.end
-    ]
-
-
 def _both(known: Collection[Any] | None, values: Iterable[Any]) -> Collection[Any]:
     return set(values) if known is None else set(known).intersection(values)
 
@@ -119,13 +62,13 @@ def _span(name: str, values: Collection[int]) -> tuple[int, int]:
     """The numbers that pass a filter, as first and (exclusive) end."""
     match name:
         case "EqualTo" | "EqualNullSafe" | "In":
-            return min(values, default=_MOST), max(values, default=_LEAST - 1) + 1
+            return min(values, default=MOST), max(values, default=LEAST - 1) + 1
         case "GreaterThan":
-            return min(values) + 1, _MOST
+            return min(values) + 1, MOST
         case "GreaterThanOrEqual":
-            return min(values), _MOST
+            return min(values), MOST
         case "LessThan":
-            return _LEAST, min(values)
+            return LEAST, min(values)
         case "LessThanOrEqual":
-            return _LEAST, min(values) + 1
-    return _LEAST, _MOST
+            return LEAST, min(values) + 1
+    return LEAST, MOST

@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
+from trimtab.client.fetcher.ranges import OffsetRange
 from trimtab.kafka.records import TopicPartition
 from trimtab.kafka.wire.sentinels import NO_LEADER
-from trimtab.spark.read.ranges import OffsetRange
 
 AUTO_TASKS: Final = 64
 """With `maxPartitions=auto`, ranges share tasks only if there are more ranges than this, and then

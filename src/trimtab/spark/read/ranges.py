@@ -4,49 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from trimtab.kafka.errors import KafkaError, UsageError
+from trimtab.client.fetcher.ranges import DELETED, OffsetRange
+from trimtab.kafka.errors import DataLoss, UsageError
 from trimtab.kafka.records import TopicPartition
 from trimtab.kafka.wire.sentinels import EARLIEST, LATEST
 from trimtab.spark.options.source import Offsets, Timestamps
 from trimtab.spark.options.values import EVERY_PARTITION
 
 logger = logging.getLogger(__name__)
-
-CONFIRMATIONS: Final = 3
-CONFIRM_SECONDS: Final = 0.3
-"""Before data count as lost, the cluster is asked again so many times, after such pauses: a broker
-may have old metadata or a low end offset."""
-
-GONE_SECONDS: Final = 30.0
-"""A topic counts as deleted if the cluster has not shown it for this long: a broker that has just
-started may know only some topics."""
-
-_DELETED: Final = (
-    "They may have been deleted by retention, or the topic was deleted and created again"
-)
-
-
-class DataLoss(KafkaError):
-    """Records that should have been read are gone from the topic."""
-
-
-class OffsetRange(NamedTuple):
-    """Offsets of one partition from `start` up to, not including, `end`."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-    @property
-    def size(self) -> int:
-        """How many offsets; after compaction there may be fewer records."""
-        return self.end - self.start
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition} from {self.start} to {self.end}"
 
 
 class LogBounds(NamedTuple):
@@ -108,7 +75,7 @@ def resolve_ranges(
     return ranges
 
 
-def report_data_loss(detail: str, fail_on_data_loss: bool, cause: str = _DELETED) -> None:
+def report_data_loss(detail: str, fail_on_data_loss: bool, cause: str = DELETED) -> None:
     """Raise or warn, according to the option `failOnDataLoss`.
 
     Args:

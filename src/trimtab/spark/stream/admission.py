@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import NamedTuple, TypeVar
 
+from trimtab.client.fetcher.ranges import OffsetRange
 from trimtab.kafka.records import TopicPartition
-from trimtab.spark.read.ranges import OffsetRange
 
 _ROUNDS = 8
 """The remainder of the limit is divided evenly at most this often. Then each partition takes what

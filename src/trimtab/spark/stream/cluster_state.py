@@ -11,19 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
 from typing import Final, NamedTuple
 
-from trimtab.kafka.errors import BrokerError, ErrorCode
+from trimtab.client.fetcher.ranges import CONFIRM_SECONDS, CONFIRMATIONS, GONE_SECONDS
+from trimtab.kafka.errors import BrokerError, DataLoss, ErrorCode
 from trimtab.kafka.records import TopicPartition
 from trimtab.kafka.wire.sentinels import NO_OFFSET
 from trimtab.spark.options.source import StreamOptions, is_selected
-from trimtab.spark.read.ranges import (
-    CONFIRM_SECONDS,
-    CONFIRMATIONS,
-    GONE_SECONDS,
-    DataLoss,
-    LogBounds,
-    report_data_loss,
-    resolve_offsets,
-)
+from trimtab.spark.read.ranges import LogBounds, report_data_loss, resolve_offsets
 from trimtab.spark.stream.offsets import StreamOffset
 from trimtab.spark.stream.topics import Known, StreamTopics
 

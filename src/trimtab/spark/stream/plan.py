@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, Final, NamedTuple
 
+from trimtab.client.fetcher.ranges import OffsetRange
 from trimtab.kafka.errors import KafkaError
 from trimtab.kafka.records import TopicPartition
 from trimtab.spark.options.source import StreamOptions
 from trimtab.spark.read.packing import Task, TaskLimits, pack_ranges
-from trimtab.spark.read.ranges import OffsetRange, report_data_loss, split_ranges
+from trimtab.spark.read.ranges import report_data_loss, split_ranges
 from trimtab.spark.stream.admission import Piece, admit, admit_offsets, split_by_bytes
 from trimtab.spark.stream.cluster_state import ClusterObserver, ClusterState
 from trimtab.spark.stream.lag import measure_lag

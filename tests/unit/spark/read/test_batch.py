@@ -8,14 +8,13 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader, EqualTo, InputPartition
 from pyspark.sql.types import StructType
 
+from trimtab.client.fetcher.ranges import Limits, OffsetRange
 from trimtab.kafka.errors import UsageError
 from trimtab.spark.options.source import SourceOptions, read_options
 from trimtab.spark.read import cluster
 from trimtab.spark.read.batch import FilteringTopicReader, TopicBatchReader, check_columns
 from trimtab.spark.read.cluster import Found
-from trimtab.spark.read.filters import Limits
 from trimtab.spark.read.packing import AUTO_TASKS, Task, TaskInput
-from trimtab.spark.read.ranges import OffsetRange
 from trimtab.spark.source import TrimtabDataSource
 
 GIVEN = {"kafka.bootstrap.servers": "here:9092", "subscribe": "flights"}

@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 
 from trimtab import Admin, Cluster, Producer
+from trimtab.client.blocking import range_reader
 from trimtab.client.blocking.consumer import Consumer
 from trimtab.client.fetcher.plan import Batches
-from trimtab.kafka.errors import BrokerError, ErrorCode, Unavailable, UsageError
+from trimtab.client.fetcher.ranges import CONFIRMATIONS, Limits, OffsetRange
+from trimtab.kafka.errors import BrokerError, DataLoss, ErrorCode, Unavailable, UsageError
 from trimtab.kafka.records import TopicPartition
 from trimtab.spark.options.source import SourceOptions, read_options
 from trimtab.spark.read import cluster
 from trimtab.spark.read.cluster import TopicLookup, ask_with_retries, find_ranges, read_ranges
 from trimtab.spark.read.columns import arrow_schema, scan_columns
-from trimtab.spark.read.filters import Limits
-from trimtab.spark.read.ranges import CONFIRMATIONS, DataLoss, OffsetRange
 from trimtab.spark.resident import Residents
 
 TOPIC, OTHER = "flights", "others"
@@ -163,7 +163,7 @@ def test_a_task_reads_several_ranges_each_in_order(servers: str, limits: dict[st
 def test_a_task_fetches_from_so_many_partitions_at_a_time(
     servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "_RANGES_AT_ONCE", 2)
+    monkeypatch.setattr(range_reader, "_RANGES_AT_ONCE", 2)
     assigned: list[int] = []
     assign = Consumer.assign
 
@@ -183,8 +183,8 @@ def test_data_loss_of_one_range_leaves_the_others(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(cluster, "_SLICE_MS", 50)
-    monkeypatch.setattr(cluster, "GONE_SECONDS", 0.15)
+    monkeypatch.setattr(range_reader, "_SLICE_MS", 50)
+    monkeypatch.setattr(range_reader, "GONE_SECONDS", 0.15)
     ranges = [gone, *EVERY[1:]]
     found = offsets(options(servers, failOnDataLoss="false"), *ranges)
     assert found == covered(*EVERY[1:])
@@ -310,8 +310,8 @@ def test_a_range_that_ends_behind_the_last_record_ends_there(
 
     monkeypatch.setattr(Consumer, "seek", note)
     monkeypatch.setattr(Consumer, "fetch_batches", fetch_batches)
-    monkeypatch.setattr(cluster, "_QUIET_MS", 2)
-    monkeypatch.setattr(cluster, "_SLICE_MS", 1)
+    monkeypatch.setattr(range_reader, "_QUIET_MS", 2)
+    monkeypatch.setattr(range_reader, "_SLICE_MS", 1)
     given = options(servers)
     read = [each for each, _ in read_ranges(given, [OffsetRange(OTHER, 0, 0, 3)])]
     again = [OffsetRange(OTHER, 0, 1, 3)] * is_slow
@@ -346,8 +346,8 @@ def test_silence_ends_in_an_error_that_says_where(servers: str) -> None:
 def test_a_partition_that_is_gone_is_data_loss_within_seconds(
     servers: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cluster, "_SLICE_MS", 50)
-    monkeypatch.setattr(cluster, "GONE_SECONDS", 0.15)
+    monkeypatch.setattr(range_reader, "_SLICE_MS", 50)
+    monkeypatch.setattr(range_reader, "GONE_SECONDS", 0.15)
     for gone in (OffsetRange(OTHER, 9, 0, 1), OffsetRange("nowhere", 0, 0, 1)):
         with pytest.raises(DataLoss, match=rf"{gone.topic}-{gone.partition}: offsets 0 to 1 are"):
             list(read_ranges(options(servers), [gone]))

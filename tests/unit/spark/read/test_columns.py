@@ -10,6 +10,7 @@ from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from trimtab.client.fetcher import arrow
+from trimtab.client.fetcher.ranges import OffsetRange
 from trimtab.client.partitioner.murmur2_cy import murmur2
 from trimtab.kafka.errors import CorruptData
 from trimtab.kafka.records import Headers
@@ -18,7 +19,6 @@ from trimtab.kafka.wire.batch_header import restamp
 from trimtab.kafka.wire.compression import Compression
 from trimtab.spark.read import columns
 from trimtab.spark.read.column_names import KNOWN_COLUMNS
-from trimtab.spark.read.ranges import OffsetRange
 
 EVERY = KNOWN_COLUMNS
 
@@ -108,7 +108,7 @@ def test_only_the_range_is_kept_and_gaps_are_passed_over() -> None:
 
 
 def test_batches_are_cut_at_a_few_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "FULL_BYTES", 1000)
+    monkeypatch.setattr(arrow, "FULL_BYTES", 1000)
     monkeypatch.setattr(arrow, "SMALL_BYTES", 0)
     # One buffer that fills three Arrow batches, then one that goes into the last of them.
     one = b"".join(bytes(make_batch(offset, [b"v" * 600])) for offset in range(5))

@@ -19,9 +19,9 @@ from pyspark.sql.datasource import (
     Not,
 )
 
+from trimtab.client.fetcher.ranges import OffsetRange, narrow
 from trimtab.kafka.records import TopicPartition
-from trimtab.spark.read.filters import narrow, read_filters
-from trimtab.spark.read.ranges import OffsetRange
+from trimtab.spark.read.filters import read_filters
 
 WHOLE = [OffsetRange("t", 0, 10, 20), OffsetRange("t", 1, 0, 5), OffsetRange("u", 0, 0, 9)]
 SPANS = {(each.topic, each.partition): (each.start, each.end) for each in WHOLE}

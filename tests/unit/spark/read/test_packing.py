@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trimtab.client.fetcher.ranges import OffsetRange
 from trimtab.kafka.records import TopicPartition
 from trimtab.spark.read.packing import (
     AUTO_TASKS,
@@ -21,7 +22,6 @@ from trimtab.spark.read.packing import (
     TaskLimits,
     pack_ranges,
 )
-from trimtab.spark.read.ranges import OffsetRange
 
 BROKERS = 3
 AUTO = TaskLimits()

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.kafka.errors import UsageError
+from trimtab.client.fetcher.ranges import OffsetRange
+from trimtab.kafka.errors import DataLoss, UsageError
 from trimtab.kafka.records import TopicPartition
 from trimtab.spark.options.source import Offsets, Timestamps
 from trimtab.spark.options.values import EVERY_PARTITION
-from trimtab.spark.read.ranges import DataLoss, LogBounds, OffsetRange, resolve_ranges, split_ranges
+from trimtab.spark.read.ranges import LogBounds, resolve_ranges, split_ranges
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 BOUNDS = {ONE: LogBounds(5, 9), ZERO: LogBounds(0, 100)}

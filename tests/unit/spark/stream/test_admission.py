@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trimtab.client.fetcher.ranges import OffsetRange
 from trimtab.kafka.records import TopicPartition
-from trimtab.spark.read.ranges import OffsetRange
 from trimtab.spark.stream.admission import (
     Admitted,
     Piece,

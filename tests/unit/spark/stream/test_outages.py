@@ -9,11 +9,11 @@ import pytest
 from trimtab.kafka.errors import (
     AuthenticationFailed,
     BrokerError,
+    DataLoss,
     ErrorCode,
     KafkaError,
     Unavailable,
 )
-from trimtab.spark.read.ranges import DataLoss
 from trimtab.spark.stream.outages import OUTAGE_SECONDS, Outages, may_pass
 
 

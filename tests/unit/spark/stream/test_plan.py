@@ -12,10 +12,17 @@ from typing import Any
 
 import pytest
 
-from trimtab.kafka.errors import BrokerError, ErrorCode, KafkaError, Unavailable, UsageError
+from trimtab.client.fetcher.ranges import GONE_SECONDS, OffsetRange
+from trimtab.kafka.errors import (
+    BrokerError,
+    DataLoss,
+    ErrorCode,
+    KafkaError,
+    Unavailable,
+    UsageError,
+)
 from trimtab.kafka.records import TopicPartition
 from trimtab.spark.options.source import read_stream_options
-from trimtab.spark.read.ranges import GONE_SECONDS, DataLoss, OffsetRange
 from trimtab.spark.stream import outages
 from trimtab.spark.stream import plan as stream_plan
 from trimtab.spark.stream.admission import Piece

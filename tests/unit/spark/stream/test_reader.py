@@ -17,8 +17,8 @@ from pyspark.sql.streaming.datasource import (
 
 from trimtab import Admin, Cluster, Producer
 from trimtab.cluster.storage.properties import encode_uuid
+from trimtab.kafka.errors import DataLoss
 from trimtab.spark.options.source import read_stream_options
-from trimtab.spark.read.ranges import DataLoss
 from trimtab.spark.stream.offsets import STATE
 from trimtab.spark.stream.reader import TopicStreamReader
 
