@@ -28,6 +28,7 @@ from trimtab.client.moves.executor import MoveExecutor, MoveReport
 from trimtab.client.moves.observer import ProbeReading
 from trimtab.kafka.errors import BrokerError, KafkaError, Unavailable, UsageError
 from trimtab.kafka.records import TopicPartition
+from trimtab.threads.clock import wall_clock
 
 T = TypeVar("T")
 
@@ -78,6 +79,7 @@ class Balancer:
         window_s: seconds over which load is measured; at least 2.
         probes: whether to find slow brokers with small records to a topic of their own, which is
             removed at the end.
+        wall: seconds since the epoch.
 
     Attributes:
         load_watch: what is known of the cluster.
@@ -93,6 +95,7 @@ class Balancer:
         *,
         window_s: float = 30.0,
         probes: bool = False,
+        wall: Callable[[], float] = wall_clock,
     ) -> None:
         self._admin = admin
         self._goal = goal
@@ -100,7 +103,7 @@ class Balancer:
             raise UsageError(f"window_s={window_s}: must be 2 seconds or more")
         self._probe = BrokerProbe(admin) if probes else None
         self._has_probed = False
-        self.load_watch = LoadWatch(admin, window_s, self._probe)
+        self.load_watch = LoadWatch(admin, window_s, self._probe, wall)
         self._leaders_rest: dict[TopicPartition, float] = {}
         self._leave_again_s = 0.0
         self._replicas_rest: dict[TopicPartition, float] = {}

@@ -212,8 +212,8 @@ def test_rights_that_are_missing_are_named(
 ) -> None:
     right = MissingRight("Describe", "group secret", "its committed offsets")
 
-    async def take(*words: Any) -> LoadSample:
-        return dataclasses.replace(await take_sample(*words), missing_rights=(right,))
+    async def take(*words: Any, **named: Any) -> LoadSample:
+        return dataclasses.replace(await take_sample(*words, **named), missing_rights=(right,))
 
     monkeypatch.setattr(watch, "take_sample", take)
     code, shown, errors = run(*WINDOW, "--json")

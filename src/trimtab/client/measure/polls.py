@@ -9,7 +9,7 @@ Tests: test_sample.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from trimtab.client.network.connection import Connection
@@ -138,8 +138,11 @@ async def list_leader_offsets(
     return offsets, refused
 
 
-async def read_groups(connection: Connection) -> GroupAnswers:
+async def read_groups(connection: Connection, only: Collection[str] | None = None) -> GroupAnswers:
     """Ask a broker which groups it coordinates, and for their committed offsets.
+
+    Args:
+        only: of these groups alone; None for all.
 
     Raises:
         BrokerError: it does not list groups.
@@ -152,6 +155,7 @@ async def read_groups(connection: Connection) -> GroupAnswers:
         for each in listed.groups
         if each.group_type.lower() in _WITH_OFFSETS_OF_CONSUMERS
         and each.protocol_type in ("", "consumer")
+        and (only is None or each.group_id in only)
     ]
     committed: dict[str, Mapping[TopicPartition, int]] = {}
     refused: dict[str, BrokerError] = {}

@@ -265,6 +265,15 @@ class LoadMeter:
             **{group: answer.value for group, answer in sample.groups.items()},
         }
 
+    def tail_start(self, partition: TopicPartition, most_bytes: int) -> int | None:
+        """The offset from which on the newest records have about so many bytes; None for an empty
+        or unknown partition."""
+        track = self._tracks.get(partition)
+        each = None if track is None else track.bytes_per_record
+        if track is None or not each or track.facts.end <= track.facts.start:
+            return None
+        return max(track.facts.start, track.facts.end - max(1, int(most_bytes / each)))
+
     def measure(self) -> MeteredLoad:
         """The load by the samples so far.
 

@@ -15,9 +15,10 @@ Source: KIP-113, KIP-827, KIP-1066 (log directories), KIP-578 (limits), KIP-836 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from trimtab.balance.limits import PartitionLimits
 from trimtab.client.admin.async_admin import AsyncAdmin
@@ -158,11 +159,27 @@ async def take_sample(
         AuthenticationFailed: no broker accepts this client.
         UsageError: a time-out that is not above 0.
     """
-    limit = checked_seconds("timeout_s", timeout_s)
-    if not limit:
-        raise UsageError(f"timeout_s={timeout_s}: give seconds above 0")
-    loop = asyncio.get_running_loop()
-    return await _Round(admin, previous, limit, loop).take(wall)
+    return await _Round(admin, previous, timeout_s, wall).take()
+
+
+async def take_offsets(
+    admin: AsyncAdmin,
+    groups: Collection[str] | None = None,
+    timeout_s: float = 5.0,
+    wall: Callable[[], float] = wall_clock,
+) -> LoadSample:
+    """Poll the cluster for committed offsets, and then for the ends of their partitions: what is
+    then committed beyond an end is lost. Takes 3.75 times `timeout_s` at most.
+
+    Rights: Describe on topics and on groups.
+
+    Args:
+        groups: these alone; None for all.
+        timeout_s, wall: as of `take_sample`, whose errors it raises.
+
+    Returns: a sample with topics, groups and ends.
+    """
+    return await _Round(admin, None, timeout_s, wall).take_offsets(groups)
 
 
 class _Round:
@@ -172,14 +189,19 @@ class _Round:
         self,
         admin: AsyncAdmin,
         previous: LoadSample | None,
-        limit: float,
-        loop: asyncio.AbstractEventLoop,
+        timeout_s: float,
+        wall: Callable[[], float],
     ) -> None:
+        limit = checked_seconds("timeout_s", timeout_s)
+        if not limit:
+            raise UsageError(f"timeout_s={timeout_s}: give seconds above 0")
         self._admin = admin
         self._session: Session = admin._session
         self._previous = previous
         self._limit = limit
-        self._loop = loop
+        self._wall = wall
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
         self._logs: dict[int, Timed[BrokerLogs]] = {}
         self._offsets: dict[int, dict[int, Timed[Mapping[TopicPartition, int]]]] = {
             LATEST: {},
@@ -192,51 +214,79 @@ class _Round:
         self._refused: dict[str, str] = {}
         self._missing: set[MissingRight] = set()
 
-    async def take(self, wall: Callable[[], float]) -> LoadSample:
-        began = self._loop.time()
-        moving, views = await asyncio.gather(
+    async def take(self) -> LoadSample:
+        moving, topics = await asyncio.gather(
             self._try_any("reassignments", "Describe", self._admin.list_reassignments),
-            self._ask_any("describe the topics", self._admin.describe_topics),
+            self._read_topics(),
         )
-        topics = Timed[Mapping[str, TopicView]](self._loop.time(), views)
         nodes = dict(self._session.metadata.nodes)
         led: dict[int, list[TopicPartition]] = {broker: [] for broker in nodes}
-        for view in views.values():
+        for view in topics.value.values():
             for index, leader in enumerate(view.leaders):
                 if leader != NO_LEADER:
                     led.setdefault(leader, []).append(TopicPartition(view.name, index))
         limits, fenced, policies, ages, _ = await asyncio.gather(
             self._try_any("limits", "DescribeConfigs", lambda: self._read_limits(min(nodes))),
             self._try_any("fenced brokers", "Describe", self._list_fenced),
-            self._read_policies(views),
+            self._read_policies(topics.value),
             self._try_any("last fetches", "Describe", self._read_fetch_ages),
             asyncio.gather(*(self._poll(*each) for each in led.items())),
         )
         compacted, policies_read = policies
-        return LoadSample(
-            began,
-            self._loop.time(),
-            wall(),
+        return self._finish(
             topics,
             nodes,
-            None if fenced is None else fenced.value,
-            self._logs,
-            self._offsets[LATEST],
-            self._offsets[EARLIEST],
-            self._groups,
-            None if moving is None else Timed(moving.at, frozenset(moving.value)),
-            None if limits is None else limits.value,
-            compacted,
-            policies_read,
-            ages,
-            self._round_trips,
-            {
+            fenced=None if fenced is None else fenced.value,
+            moving=None if moving is None else Timed(moving.at, frozenset(moving.value)),
+            limits=None if limits is None else limits.value,
+            compacted=compacted,
+            policies_read=policies_read,
+            fetch_ages=ages,
+        )
+
+    async def take_offsets(self, groups: Collection[str] | None) -> LoadSample:
+        topics = await self._read_topics()
+        read = partial(read_groups, only=groups)
+        nodes = dict(self._session.metadata.nodes)
+        await asyncio.gather(
+            *(self._poll_part(broker, "groups", read, self._take_groups) for broker in nodes)
+        )
+        led: dict[int, list[TopicPartition]] = {}
+        for topic, index in {each for answer in self._groups.values() for each in answer.value}:
+            leaders = topics.value[topic].leaders if topic in topics.value else ()
+            if index < len(leaders) and leaders[index] != NO_LEADER:
+                led.setdefault(leaders[index], []).append(TopicPartition(topic, index))
+        await asyncio.gather(
+            *(self._poll_offsets(broker, "ends of logs", of, LATEST) for broker, of in led.items())
+        )
+        return self._finish(topics, nodes)
+
+    async def _read_topics(self) -> Timed[Mapping[str, TopicView]]:
+        views = await self._ask_any("describe the topics", self._admin.describe_topics)
+        return Timed(self._loop.time(), views)
+
+    def _finish(
+        self, topics: Timed[Mapping[str, TopicView]], nodes: Mapping[int, Node], **others: Any
+    ) -> LoadSample:
+        return LoadSample(
+            self._began,
+            self._loop.time(),
+            self._wall(),
+            topics,
+            nodes,
+            logs=self._logs,
+            ends=self._offsets[LATEST],
+            starts=self._offsets[EARLIEST],
+            groups=self._groups,
+            round_trips=self._round_trips,
+            silent={
                 broker: "; ".join(f"{part}: {why}" for part, why in sorted(parts.items()))
                 for broker, parts in sorted(self._silent.items())
             },
-            self._refused_groups,
-            self._refused,
-            tuple(sorted(self._missing, key=lambda right: (right.resource, right))),
+            refused_groups=self._refused_groups,
+            refused=self._refused,
+            missing_rights=tuple(sorted(self._missing, key=lambda right: (right.resource, right))),
+            **others,
         )
 
     # What one broker answers

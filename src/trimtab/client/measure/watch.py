@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Final, NamedTuple
 
 from trimtab.client.admin.async_admin import AsyncAdmin
 from trimtab.client.measure.followers import (
@@ -24,6 +25,7 @@ from trimtab.client.measure.rates import LoadMeter, MeteredLoad
 from trimtab.client.measure.sample import LoadSample, take_sample
 from trimtab.client.measure.slow import SlowBrokers, collect_signs, find_slow
 from trimtab.kafka.records import TopicPartition
+from trimtab.threads.clock import wall_clock
 
 _SAMPLES: Final = 6
 """Samples in a window."""
@@ -31,7 +33,21 @@ _PARTITIONS_A_SECOND: Final = 4000
 """Samples of so many partitions are no burden; larger clusters are sampled less often."""
 _TRIPS: Final = 4
 """The last polls of ends, of which the slowest counts: a broker may pause between two of them."""
+_WORST_S: Final = 60.0
 NOBODY_SLOW: Final = SlowBrokers({}, {}, {})
+
+
+class Answers(NamedTuple):
+    """How quickly a broker answers.
+
+    Attributes:
+        median_s: seconds of the last eight probes; without probes of the last poll, which waits for
+            no disk.
+        p99_s: of the probes of the last minute; None without probes.
+    """
+
+    median_s: float
+    p99_s: float | None
 
 
 class LoadWatch:
@@ -41,13 +57,21 @@ class LoadWatch:
         admin: stays open.
         window_s: seconds that rates are means over; six samples at most are in a window.
         probe: has been started, or is None.
+        wall: seconds since the epoch.
 
     Attributes:
         sample: the last one; None before the first.
     """
 
-    def __init__(self, admin: AsyncAdmin, window_s: float, probe: BrokerProbe | None) -> None:
+    def __init__(
+        self,
+        admin: AsyncAdmin,
+        window_s: float,
+        probe: BrokerProbe | None,
+        wall: Callable[[], float] = wall_clock,
+    ) -> None:
         self._admin = admin
+        self._wall = wall
         self._window_s = window_s
         self._probe = probe
         self.sample: LoadSample | None = None
@@ -91,7 +115,7 @@ class LoadWatch:
         loop = asyncio.get_running_loop()
         is_due = loop.time() >= self._next_s
         if is_due:
-            self.sample = await take_sample(self._admin, self.sample)
+            self.sample = await take_sample(self._admin, self.sample, wall=self._wall)
             self._meter.add(self.sample)
             if self._began_s is None:
                 self._began_s = loop.time()
@@ -109,6 +133,23 @@ class LoadWatch:
             self._ends = ends
             self._trips.append(ends.round_trips)
         return is_due
+
+    def tail_start(self, partition: TopicPartition, most_bytes: int) -> int | None:
+        """As `LoadMeter.tail_start`."""
+        return self._meter.tail_start(partition, most_bytes)
+
+    def answers(self) -> dict[int, Answers]:
+        """How quickly each broker answers: its probes of the last minute; without probes, its last
+        poll."""
+        if self._probe is None:
+            trips = {} if self.sample is None else self.sample.round_trips
+            return {broker: Answers(trip, None) for broker, trip in trips.items()}
+        worst = self._probe.worst_of(_WORST_S)
+        return {
+            broker: Answers(median(times.recent), worst.get(broker))
+            for broker, times in self._probe.times().items()
+            if times.recent
+        }
 
     def measure(self) -> MeteredLoad:
         """The load over the window until now.
