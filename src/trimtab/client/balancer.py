@@ -12,6 +12,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -204,7 +205,11 @@ class Balancer:
 
     def plan(self, measured: Measured) -> LevelPlan:
         """The changes that level what was measured."""
-        return self._plan(measured.metered.load, self._goal, measured.slow)
+        return self.prepare_plan(measured)()
+
+    def prepare_plan(self, measured: Measured) -> Callable[[], LevelPlan]:
+        """A function that finds this plan, on any thread."""
+        return self._prepare_plan(measured.metered.load, self._goal, measured.slow)
 
     async def move(
         self,
@@ -380,6 +385,11 @@ class Balancer:
         return False
 
     def _plan(self, load: ClusterLoad, goal: Goal, slow: SlowBrokers) -> LevelPlan:
+        return self._prepare_plan(load, goal, slow)()
+
+    def _prepare_plan(
+        self, load: ClusterLoad, goal: Goal, slow: SlowBrokers
+    ) -> Callable[[], LevelPlan]:
         """A plan that leaves alone what rests. One for leaders only may change the leader of what
         was copied some minutes ago."""
         now = asyncio.get_running_loop().time()
@@ -395,7 +405,8 @@ class Balancer:
             there = goal.relieve & load.brokers.keys()
             # None of them is left: nothing is to be levelled.
             goal = goal._replace(relieve=there, act_above=goal.act_above if there else math.inf)
-        return find_level_plan(
+        return partial(
+            find_level_plan,
             load._replace(moving=load.moving.union(resting)),
             goal._replace(
                 without_leaders=goal.without_leaders.union(slow.slow, self._resting(load))

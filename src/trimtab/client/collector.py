@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, TypeVar
 
-from trimtab.balance.cluster_load import IN, OUT
 from trimtab.balance.level_plan import Goal, Level, LevelPlan, find_levels
 from trimtab.balance.limits import PartitionLimits
 from trimtab.balance.observed import Observed
@@ -203,6 +202,8 @@ class Collector:
             try:
                 while not self._stopped.is_set():
                     begin = asyncio.get_running_loop().time()
+                    if self._planning is not None and self._planning.done():
+                        self._planning.result()
                     trouble, has_changed = "", False
                     try:
                         is_new = await self._balancer.load_watch.look()
@@ -289,7 +290,7 @@ class Collector:
     async def _find_plan(self, measured: Measured) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        plan = await self._compute(lambda: self._balancer.plan(measured))
+        plan = await self._compute(self._balancer.prepare_plan(measured))
         number = 1 if self._plan is None else self._plan.number + 1
         self._plan = PlanView(number, measured.metered.load.measured_s, plan)
         took = loop.time() - began
@@ -312,11 +313,7 @@ class Collector:
         }
         self._looks.append(Look(sample.groups, ends))
         levels = find_levels(load, self._goal)
-        rates = {
-            broker: (levels[IN].loads.get(broker, 0.0), levels[OUT].loads.get(broker, 0.0))
-            for broker in load.brokers
-        }
-        self.history.add(sample.measured_s, sample.topics.value, load, rates)
+        self.history.add(sample.measured_s, sample.topics.value, load, levels)
         is_moving = self._progress is not None and self._progress.stage.is_moving
         now = asyncio.get_running_loop().time()
         is_planning = self._planning is not None and not self._planning.done()

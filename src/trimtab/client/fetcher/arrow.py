@@ -126,7 +126,9 @@ def scan_columns(
     buffers: Iterable[tuple[OffsetRange, memoryview]],
     schema: pa.Schema,
     names: Sequence[str],
+    *,
     microseconds: bool = False,
+    first_bytes: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of ranges, a few megabytes at a time, decoded straight into Arrow's buffers.
 
@@ -136,6 +138,8 @@ def scan_columns(
             (compaction, transaction markers) are skipped. CRCs are not checked.
         names: as for `BatchMaker`; other columns are not decoded.
         microseconds: whether timestamps are microseconds, not milliseconds.
+        first_bytes: the size of the first batch, if it may be small; the next ones are twice as
+            large each, until they are of the usual size. For callers that may need only a few rows.
 
     Returns:
         Batches. A large one is of one partition, small ones are joined.
@@ -143,7 +147,7 @@ def scan_columns(
     Raises:
         CorruptData: a batch that cannot be decoded, or a timestamp that has no microseconds.
     """
-    yield from join_small(_scan_by_partition(buffers, schema, names, microseconds))
+    yield from join_small(_scan_by_partition(buffers, schema, names, microseconds, first_bytes))
 
 
 def _scan_by_partition(
@@ -151,12 +155,17 @@ def _scan_by_partition(
     schema: pa.Schema,
     names: Sequence[str],
     microseconds: bool,
+    first_bytes: int | None,
 ) -> Iterator[pa.RecordBatch]:
-    scanner = make_scanner(names, FULL_BYTES, microseconds)
+    full_bytes = FULL_BYTES if first_bytes is None else first_bytes
+    scanner = make_scanner(names, full_bytes, microseconds)
     maker = BatchMaker(schema, names)
 
     def take(scanned: OffsetRange) -> pa.RecordBatch:
+        nonlocal full_bytes
+        full_bytes = min(2 * full_bytes, FULL_BYTES)
         columns = scanner.take()
+        scanner.fill_to(full_bytes)
         _check_times(columns, scanned)
         return maker.make(columns, TopicPartition(scanned.topic, scanned.partition))
 
@@ -191,7 +200,7 @@ class Projection:
 
     def __init__(self, columns: tuple[str, ...]) -> None:
         self.columns = columns
-        self._schema = pa.schema([(name, _TABLE_TYPES[name]) for name in columns])
+        self._schema = table_schema(columns)
         self._maker = BatchMaker(self._schema, columns)
         self._scanner = make_scanner(columns, RECORDS_LIMIT, microseconds=False)
 
@@ -223,6 +232,11 @@ class Projection:
     def table(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         """The batches as one table."""
         return pa.Table.from_batches(join_small(batches), self._schema)
+
+
+def table_schema(columns: Iterable[str]) -> pa.Schema:
+    """The schema of these columns of `checked_columns`."""
+    return pa.schema([(name, _TABLE_TYPES[name]) for name in columns])
 
 
 def checked_columns(columns: object) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ from array import array
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from trimtab.balance.cluster_load import ClusterLoad
+from trimtab.balance.cluster_load import IN, OUT, ClusterLoad
+from trimtab.balance.level_plan import Level
 from trimtab.client.topic_view import TopicView
 
 HISTORY_S: Final = 3600.0
@@ -59,14 +60,14 @@ class LoadHistory:
         at: float,
         topics: Mapping[str, TopicView],
         load: ClusterLoad,
-        brokers: Mapping[int, tuple[float, float]],
+        levels: Mapping[str, Level],
     ) -> None:
         """Take note of a load, unless it is too soon after the last one.
 
         Args:
             at: seconds since the epoch.
             topics: as the load's sample has them.
-            brokers: bytes/s written to each broker, and sent by its leaders.
+            levels: of this load, as `find_levels` returns them.
         """
         partitions = sum(view.partition_count for view in topics.values())
         frames = max(10, min(_MOST_FRAMES, _MOST_RATES // max(1, partitions)))
@@ -84,7 +85,11 @@ class LoadHistory:
             start, count = self._starts.get(each.partition.topic, (0, 0))
             if each.partition.partition < count:
                 rates[start + each.partition.partition] = each.bytes_in
-        self._frames = (*kept, _Frame(at, self._starts, rates, dict(brokers)))
+        brokers = {
+            broker: (levels[IN].loads.get(broker, 0.0), levels[OUT].loads.get(broker, 0.0))
+            for broker in load.brokers
+        }
+        self._frames = (*kept, _Frame(at, self._starts, rates, brokers))
 
     def of_broker(self, broker: int) -> tuple[Curve, Curve]:
         """Bytes/s written to a broker, and sent by its leaders."""

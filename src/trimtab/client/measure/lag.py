@@ -63,8 +63,8 @@ class PartitionLag(NamedTuple):
 
     @property
     def trend(self) -> Trend | None:
-        """What the lag does; None if the rates are not known."""
-        return _find_trend(self.written_per_s, self.read_per_s)
+        """What the lag does; None if the rates are not known, or the offset is beyond the end."""
+        return None if self.is_beyond_end else _find_trend(self.written_per_s, self.read_per_s)
 
 
 class GroupLag(NamedTuple):

@@ -1,0 +1,5 @@
+"""What the live views share: `trimtab dashboard`, `top`, `load` and `what-if`.
+
+source      a cluster that is watched in a thread of its own, or a recording of one
+recording   snapshots as a file
+"""

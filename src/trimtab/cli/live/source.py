@@ -1,0 +1,229 @@
+"""Where a live view's snapshots come from: a cluster that is watched in a thread of its own, or a
+recording of one.
+
+A view reads the last snapshot whenever it wants; it is told when there is another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from trimtab.balance.level_plan import Goal, LevelPlan
+from trimtab.cli.live.recording import Recorder, find_recorded_plan, read_recording
+from trimtab.cli.selection import ADMIN_TIMEOUT_MS
+from trimtab.client.admin.async_admin import AsyncAdmin
+from trimtab.client.collector import Collector, Snapshot
+from trimtab.client.measure.history import LoadHistory
+from trimtab.kafka.errors import KafkaError, Unavailable, UsageError
+from trimtab.threads.loop_thread import LoopThread
+
+_END_S: Final = 20.0
+"""Moves end within 10 s, and the topic for probes is removed within 5."""
+
+
+class Source:
+    """Snapshots for any number of views, on any thread.
+
+    Attributes:
+        snapshot: the last one; None until there are rates.
+        history: the rates of the last hour.
+        trouble: why there is no newer snapshot; "" if there will be.
+        is_live: False for a recording.
+    """
+
+    def __init__(self, is_live: bool) -> None:
+        self.snapshot: Snapshot | None = None
+        self.history = LoadHistory()
+        self.trouble = ""
+        self.is_live = is_live
+        self._changed = threading.Condition()
+        self._listeners: list[Callable[[], object]] = []
+
+    def listen(self, changed: Callable[[], object]) -> None:
+        """Have a function called, on a thread of the source's, when there is something new."""
+        self._listeners.append(changed)
+
+    def wait(self, after: int, timeout_s: float) -> Snapshot:
+        """The first snapshot after this number.
+
+        Raises:
+            Unavailable: there is none within so many seconds.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._number > after or self.is_over, timeout_s)
+        if self.snapshot is None or self._number <= after:
+            raise Unavailable(self.trouble or f"no load was measured within {timeout_s:g} s")
+        return self.snapshot
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more snapshots come."""
+        return not self.is_live
+
+    @property
+    def _number(self) -> int:
+        return 0 if self.snapshot is None else self.snapshot.number
+
+    def _tell(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+        for listener in self._listeners:
+            listener()
+
+
+class Recorded(Source):
+    """The snapshots of a recording: the last one, with the history of all.
+
+    Args:
+        path: a file that `--record` has written, or a directory that has one, such as `make demo`
+            leaves.
+
+    Raises:
+        UsageError: it cannot be read, or is empty.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(is_live=False)
+        for snapshot in read_recording(path):
+            self.history.add(
+                snapshot.taken_s, snapshot.topics, snapshot.metered.load, snapshot.levels
+            )
+            self.snapshot = snapshot
+        if self.snapshot is None:
+            raise UsageError(f"{path}: the recording has no snapshot")
+        self.snapshot = find_recorded_plan(self.snapshot)
+        self.trouble = "This is a recording."
+
+
+class Watched(Source):
+    """A cluster that is watched from `start` until `close`, in a thread of its own.
+
+    Args:
+        options: client options, by dotted name.
+        show_key: makes text of a key; None to read no records.
+        record: a file to which snapshots are written.
+
+    Raises:
+        UsageError: the window is shorter than 2 s, or the file cannot be written.
+    """
+
+    def __init__(
+        self,
+        options: dict[str, Any],
+        goal: Goal | None = None,
+        window_s: float = 30.0,
+        probes: bool = False,
+        show_key: Callable[[bytes], str] | None = None,
+        record: Path | None = None,
+    ) -> None:
+        super().__init__(is_live=True)
+        self._options = {"default.api.timeout.ms": ADMIN_TIMEOUT_MS, **options}
+        self._make = partial(
+            Collector, goal=goal or Goal(), window_s=window_s, probes=probes, show_key=show_key
+        )
+        self._recorder = None if record is None else Recorder(record)
+        self._thread: LoopThread | None = None
+        self._collector: Collector | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._is_over = False
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
+    def __enter__(self) -> Self:
+        """Begin to watch.
+
+        Raises:
+            UsageError: a client option or the window is wrong.
+        """
+        self._thread = LoopThread("trimtab-collector")
+        try:
+            self._thread.run(self._begin)
+        except BaseException:
+            self._thread.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End moves in progress, remove the topic for probes, and close the recording.
+
+        Raises:
+            KafkaError: the topic for probes may be left; after an error this becomes its note.
+        """
+        if self._thread is None:
+            return
+        try:
+            self._thread.run(self._end)
+        except KafkaError as reason:
+            if error is None:
+                raise
+            error.add_note(str(reason))
+        finally:
+            self._thread.stop()
+            if self._recorder is not None:
+                self._recorder.close()
+
+    def act(self, action: Callable[[Collector], object]) -> None:
+        """Call a method of the collector, such as `carry_out`, on its thread.
+
+        Raises:
+            UsageError: as that method.
+        """
+        collector = self._collector
+        if self._thread is None or collector is None:
+            raise UsageError("the cluster is not watched")
+
+        async def call() -> None:
+            action(collector)
+
+        self._thread.run(call)
+
+    async def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def compute(find: Callable[[], LevelPlan]) -> asyncio.Future[LevelPlan]:
+            return loop.run_in_executor(None, find)
+
+        admin = AsyncAdmin(self._options)
+        self._collector = self._make(admin, compute=compute)
+        self.history = self._collector.history
+        self._running = loop.create_task(self._run(admin, self._collector))
+
+    async def _run(self, admin: AsyncAdmin, collector: Collector) -> None:
+        try:
+            async with admin:
+                await collector.run(self._note)
+        finally:
+            self._is_over = True
+            self._tell()
+
+    async def _end(self) -> None:
+        assert self._collector is not None
+        assert self._running is not None
+        self._collector.stop()
+        async with asyncio.timeout(_END_S):
+            await asyncio.wait([self._running])
+        self._running.result()
+
+    def _note(self) -> None:
+        assert self._collector is not None
+        is_new = self.snapshot is not self._collector.snapshot
+        self.snapshot, self.trouble = self._collector.snapshot, self._collector.trouble
+        if is_new and self.snapshot is not None and self._recorder is not None:
+            try:
+                self._recorder.write(self.snapshot)
+            except OSError as error:
+                self.trouble = f"the recording has ended: {error}"
+        self._tell()
