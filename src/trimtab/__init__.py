@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trimtab.client.blocking.consumer import Consumer
     from trimtab.client.blocking.merged_records import merge_split
     from trimtab.client.blocking.producer import Producer
+    from trimtab.client.blocking.scan import TopicScan, read
     from trimtab.client.consumer import AsyncConsumer
     from trimtab.client.group.subscription import SubscriptionPattern
     from trimtab.client.group_offsets import ConsumerGroup, OffsetAndMetadata
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         AuthenticationFailed,
         BrokerError,
         CorruptData,
+        DataLoss,
         ErrorCode,
         KafkaError,
         LogTruncation,
@@ -57,6 +59,7 @@ __all__ = [
     "Consumer",
     "ConsumerGroup",
     "CorruptData",
+    "DataLoss",
     "Delivery",
     "ErrorCode",
     "KafkaError",
@@ -75,12 +78,14 @@ __all__ = [
     "TableDelivery",
     "TableError",
     "TopicPartition",
+    "TopicScan",
     "TransactionError",
     "Unavailable",
     "UsageError",
     "key_skew",
     "merge_split",
     "plan_balance",
+    "read",
 ]
 
 _HOMES = {
@@ -88,6 +93,7 @@ _HOMES = {
     "trimtab.client.blocking.consumer": ("Consumer",),
     "trimtab.client.blocking.merged_records": ("merge_split",),
     "trimtab.client.blocking.producer": ("Producer",),
+    "trimtab.client.blocking.scan": ("TopicScan", "read"),
     "trimtab.client.admin": ("AsyncAdmin",),
     "trimtab.client.blocking.balance": ("plan_balance",),
     "trimtab.client.consumer": ("AsyncConsumer",),
@@ -104,6 +110,7 @@ _HOMES = {
         "AuthenticationFailed",
         "BrokerError",
         "CorruptData",
+        "DataLoss",
         "ErrorCode",
         "KafkaError",
         "LogTruncation",

@@ -203,13 +203,23 @@ class LoopThread:
             self._finalizer.detach()
         return guarded(_shared_lock, self._engine.remove_hold, self)
 
-    def _drop(self) -> None:
-        """The client was garbage-collected. Takes no lock: any thread may run this, and may already
-        hold the lock."""
+    def close_soon(self) -> bool:
+        """Close the client in the background, without a time limit, and release this hold.
+
+        Takes no lock: any thread may call this, such as in a finalizer, and may hold the lock.
+
+        Returns:
+            False if that was done before, or the process was forked since: nothing is to be done.
+        """
         if self.is_released or self._engine.is_forked:
-            return
+            return False
         self._end_soon(None)
-        warn_unclosed(self._client, "it is closed in the background")
+        return True
+
+    def _drop(self) -> None:
+        """The client was garbage-collected."""
+        if self.close_soon():
+            warn_unclosed(self._client, "it is closed in the background")
 
     def _end_soon(self, timeout: float | None) -> None:
         """Have the loop close the client and release this hold."""
