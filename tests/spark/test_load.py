@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as f
 
+from trimtab.balance.advice import Thresholds
 from trimtab.client.partitioner.murmur2_cy import murmur2, partition_for_key
 from trimtab.kafka.errors import UsageError
 from trimtab.kafka.wire.batch_cy import BatchBuilder
@@ -28,7 +29,7 @@ from trimtab.spark.load.log_segments import read_segments
 from trimtab.spark.load.partitions import partition_load, roll_up, share_by
 from trimtab.spark.load.racks import CLIENTS, rack_traffic
 from trimtab.spark.load.repartitioning import what_if, what_if_partitions
-from trimtab.spark.load.rules import Thresholds, findings
+from trimtab.spark.load.rules import findings
 from trimtab.spark.load.skew import topic_skew
 from trimtab.spark.load.writing import append, start
 

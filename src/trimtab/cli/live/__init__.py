@@ -2,4 +2,6 @@
 
 source      a cluster that is watched in a thread of its own, or a recording of one
 recording   snapshots as a file
+rows        a snapshot as rows of brokers, topics, groups and racks
+findings    what is wrong, with evidence and what to do
 """

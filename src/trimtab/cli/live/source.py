@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 from trimtab.balance.level_plan import Goal, LevelPlan
 from trimtab.cli.live.recording import Recorder, find_recorded_plan, read_recording
+from trimtab.cli.live.rows import Summary, summarize
 from trimtab.cli.selection import ADMIN_TIMEOUT_MS
 from trimtab.client.admin.async_admin import AsyncAdmin
 from trimtab.client.collector import Collector, Snapshot
@@ -32,6 +33,7 @@ class Source:
 
     Attributes:
         snapshot: the last one; None until there are rates.
+        summary: of it.
         history: the rates of the last hour.
         trouble: why there is no newer snapshot; "" if there will be.
         is_live: False for a recording.
@@ -39,6 +41,7 @@ class Source:
 
     def __init__(self, is_live: bool) -> None:
         self.snapshot: Snapshot | None = None
+        self.summary: Summary | None = None
         self.history = LoadHistory()
         self.trouble = ""
         self.is_live = is_live
@@ -98,6 +101,7 @@ class Recorded(Source):
         if self.snapshot is None:
             raise UsageError(f"{path}: the recording has no snapshot")
         self.snapshot = find_recorded_plan(self.snapshot)
+        self.summary = summarize(self.snapshot)
         self.trouble = "This is a recording."
 
 
@@ -221,6 +225,8 @@ class Watched(Source):
         assert self._collector is not None
         is_new = self.snapshot is not self._collector.snapshot
         self.snapshot, self.trouble = self._collector.snapshot, self._collector.trouble
+        if is_new and self.snapshot is not None:
+            self.summary = summarize(self.snapshot)
         if is_new and self.snapshot is not None and self._recorder is not None:
             try:
                 self._recorder.write(self.snapshot)

@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def describe(summary: Summary) -> str:
     """The findings in plain words, each with what to do."""
-    from trimtab.cli.load.report import SEVERITIES
+    from trimtab.balance.advice import SEVERITIES
 
     read = summary["read"]
     part = "" if read["share"] >= 1 else f", the newest {read['share']:.1%} of what there is"

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
+from trimtab.balance.advice import SEVERITIES
 from trimtab.cli.load.survey import Summary
 from trimtab.cli.page import in_both_widths, to_page, to_table
 from trimtab.cli.plot import Column, draw_columns
 from trimtab.cli.results import TableColumn
 from trimtab.cli.table import show_bytes, show_count
 
-SEVERITIES: Final = {1: "Act now", 2: "It costs", 3: "Worth knowing"}
 _MOST_COLUMNS: Final = 60
 _ALONE: Final = 24
 """Columns that stand for one each where there are too many."""

@@ -19,6 +19,7 @@ as in KIP-794.
 Tests: tests/spark/test_load.py
 """
 
+from trimtab.balance.advice import Thresholds
 from trimtab.spark.load.brokers import broker_capacity
 from trimtab.spark.load.groups import group_lag
 from trimtab.spark.load.inputs import BATCHES, KEY_HASHES, KEYS, PARTITIONS, RECORDS
@@ -27,7 +28,7 @@ from trimtab.spark.load.keys import hot_keys, key_sketches
 from trimtab.spark.load.partitions import partition_load, roll_up, share_by
 from trimtab.spark.load.racks import CLIENTS, rack_traffic
 from trimtab.spark.load.repartitioning import what_if, what_if_partitions
-from trimtab.spark.load.rules import Thresholds, findings
+from trimtab.spark.load.rules import findings
 from trimtab.spark.load.skew import topic_skew
 from trimtab.spark.load.writing import append, start
 from trimtab.spark.options.load import COST_PER_GB

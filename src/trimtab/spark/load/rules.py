@@ -14,55 +14,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as f
 
+from trimtab.balance import advice
+from trimtab.balance.advice import CHANCE, SWITCH_BYTES, Advice, Thresholds
 from trimtab.kafka.errors import UsageError
 from trimtab.spark.load.inputs import ratio, window_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-
-class Thresholds(NamedTuple):
-    """The values from which rules are broken.
-
-    Attributes:
-        max_over_mean: bytes of a topic's largest partition divided by the mean; 1.5 for two
-            partitions, whose maximum is 2. With few records, the threshold is higher, so that
-            chance alone does not exceed it.
-        min_bytes: topics and brokers with fewer bytes are not checked.
-        key_share: share of one key in a topic's records, if the number of partitions is unknown. If
-            `skew` gives it, a key is hot if it alone takes its partition beyond `max_over_mean`.
-        key_records: minimum number of records of a hot key.
-        used_share: used share of a broker's limit of replicas (KIP-578).
-        days_to_full: days until a broker's disks are full.
-        free_share: free share of a broker's disks.
-        batch_bytes: mean size of a topic's batches.
-        savable_cost: cost of avoidable traffic between racks in the window, in the currency of
-            `rack_traffic`.
-        leader_over_mean: bytes of the partitions that a broker leads divided by the mean of all
-            brokers, and by the bytes of its largest partition, because moves cannot split it.
-        lag_records: a group's lag in a topic, if it grows.
-        lag_seconds: a group's lag in a partition, if known.
-    """
-
-    max_over_mean: float = 2.0
-    min_bytes: int = 1_000_000
-    key_share: float = 0.1
-    key_records: int = 100
-    used_share: float = 0.8
-    days_to_full: float = 14.0
-    free_share: float = 0.1
-    batch_bytes: int = 1024
-    savable_cost: float = 0.01
-    leader_over_mean: float = 1.5
-    lag_records: int = 1000
-    lag_seconds: float = 60.0
-
-
-_CHANCE = 0.001
-"""Probability that a topic without skew is reported as uneven."""
-
-_SWITCH_BYTES = 16_384
-"""Producers change the partition of records without keys after about this many bytes (KIP-794)."""
 
 
 def findings(
@@ -135,14 +93,12 @@ class _Rule(NamedTuple):
         harm: an SQL expression on these rows: the bytes that it is about, 0 if nothing tells them.
     """
 
-    severity: int
-    name: str
+    advice: Advice
     table: str
     broken: Callable[[Mapping[str, DataFrame], Thresholds], DataFrame]
     subject: str
     evidence: str
     harm: str
-    action: str
 
     def apply(self, tables: Mapping[str, DataFrame], limits: Thresholds) -> DataFrame:
         texts, values, formats = (_VALUE.split(self.evidence)[at::3] for at in range(3))
@@ -151,22 +107,21 @@ class _Rule(NamedTuple):
             for text, format_spec in zip_longest(texts, formats)
         )
         return self.broken(tables, limits).select(
-            f.lit(self.severity).alias("severity"),
-            f.lit(self.name).alias("rule"),
+            f.lit(self.advice.severity).alias("severity"),
+            f.lit(self.advice.rule).alias("rule"),
             f.expr(self.subject).cast("string").alias("subject"),
             f.format_string(pattern, *map(f.expr, values)).alias("evidence"),
-            f.lit(self.action).alias("action"),
+            f.lit(self.advice.action).alias("action"),
             f.coalesce(f.expr(self.harm).cast("double"), f.lit(0.0)).alias("harm"),
         )
 
 
 def _uneven(tables: Mapping[str, DataFrame], limits: Thresholds, null_keys: str) -> DataFrame:
-    # An upper bound of what chance puts into the largest partition: Bernstein's inequality. Records
-    # with keys are placed one by one, others in runs.
-    runs = f.least(f.col("TotalRecords"), f.col("TotalBytes") / _SWITCH_BYTES)
+    # As `most_by_chance`.
+    runs = f.least(f.col("TotalRecords"), f.col("TotalBytes") / SWITCH_BYTES)
     keyed = f.coalesce(f.col("NullKeyShare") < 0.5, f.lit(False))
     events = f.when(keyed, f.col("TotalRecords")).otherwise(runs) / f.col("Partitions")
-    each = ratio(f.log(f.col("Partitions") / _CHANCE), events)
+    each = ratio(f.log(f.col("Partitions") / CHANCE), events)
     by_chance = 1 + each / 3 + f.sqrt(each * each / 9 + 2 * each)
     return (
         tables["skew"]
@@ -274,156 +229,117 @@ _SAVABLE: Final = (
     "{bytes / 1e9:.3f} GB went between racks ({kind:s}) that need not: {cost:.2f} in cost"
 )
 _TOO_MUCH: Final = "TotalBytes * (TopShare - 1 / Partitions)"
-_FREE_DISKS: Final = (
-    "trimtab log-dirs shows the largest topics; trimtab configs --alter --topic <topic>"
-    " --add-config retention.bytes=<bytes> bounds one"
-)
-
 _RULES: Final = (
     _Rule(
-        2,
-        "uneven-without-keys",
+        advice.UNEVEN_WITHOUT_KEYS,
         "skew",
         partial(_uneven, null_keys="NullKeyShare >= 0.5"),
         "topic",
         _UNEVEN + ", although {NullKeyShare * 100:.0f} % of the records have no key",
         _TOO_MUCH,
-        "producers: leave partitioner.class and the partition of a record unset, so that the"
-        " built-in partitioner evens them out; `trimtab experiment` compares the ways",
     ),
     _Rule(
-        2,
-        "uneven-by-key",
+        advice.UNEVEN_BY_KEY,
         "skew",
         partial(_uneven, null_keys="NullKeyShare is null or NullKeyShare < 0.5"),
         "topic",
         _UNEVEN,
         _TOO_MUCH,
-        "load.hot_keys tells whether one key is the cause, load.what_if whether another number"
-        " of partitions would help; where order by key is not needed,"
-        " producers: partitioner.ignore.keys=true",
     ),
     _Rule(
-        2,
-        "hot-key",
+        advice.HOT_KEY,
         "keys",
         _hot_keys,
         "topic",
         "key {name:s} has {ShareOfRecords * 100:.0f} % of the records, in partition {Partition:d};"
         " no number of partitions makes that one smaller",
         "bytes",
-        "split the key where it is produced (key#1, key#2, ...), or, where order by key is not"
-        " needed, producers: partitioner.ignore.keys=true",
     ),
     _Rule(
-        3,
-        "small-batches",
+        advice.SMALL_BATCHES,
         "load",
         _small_batches,
         "topic",
         "a batch has {bytes / batches:.0f} bytes and {records / batches:.1f} records on average;"
         " 61 bytes of each are its header",
         "61 * batches",
-        "producers: linger.ms=20 or more, and compression.type=lz4 or zstd",
     ),
     _Rule(
-        2,
-        "uneven-leaders",
+        advice.UNEVEN_LEADERS,
         "load",
         _uneven_leaders,
         "concat('broker ', cast(leader as string))",
         "the partitions that it leads took {bytes / mean:.1f} times the bytes of the mean of"
         " {brokers:d} brokers",
         "bytes - mean",
-        "trimtab reassign --generate > plan.txt shows a plan that copies the least",
     ),
     _Rule(
-        2,
-        "savable-rack-traffic",
+        advice.SAVABLE_TO_PRODUCE,
         "racks",
         partial(_savable_traffic, kinds="kind = 'produce'"),
         "topic",
         _SAVABLE,
         "bytes",
-        "producers: client.rack=<their rack> and partitioner.rack.aware=true (KIP-1123)",
     ),
     _Rule(
-        2,
-        "savable-rack-traffic",
+        advice.SAVABLE_TO_CONSUME,
         "racks",
         partial(_savable_traffic, kinds="kind <> 'produce'"),
         "topic",
         _SAVABLE,
         "bytes",
-        "consumers: client.rack=<their rack>; brokers: trimtab configs --alter --entity-type"
-        " brokers --entity-default --add-config replica.selector.class="
-        "org.apache.kafka.common.replica.RackAwareReplicaSelector (KIP-392)",
     ),
     _Rule(
-        1,
-        "few-partitions-left",
+        advice.FEW_PARTITIONS_LEFT,
         "capacity",
         lambda tables, limits: tables["capacity"].filter(f.col("UsedShare") >= limits.used_share),
         _BROKER,
         "it has {Replicas:d} of at most {MaxReplicas:d} partition replicas (max.broker.partitions)",
         "LogBytes",
-        "trimtab limits shows which brokers have room; trimtab reassign --generate moves",
     ),
     _Rule(
-        1,
-        "disk-full-soon",
+        advice.DISK_FULL_SOON,
         "capacity",
         lambda tables, limits: tables["capacity"].filter(f.col("DaysToFull") < limits.days_to_full),
         _BROKER,
         "its logs grow by {BytesPerDay / 1e9:.2f} GB a day, and its disks have"
         " {DiskUsableBytes / 1e9:.2f} GB left: {DaysToFull:.1f} days",
         "LogBytes",
-        _FREE_DISKS,
     ),
     _Rule(
-        1,
-        "disk-nearly-full",
+        advice.DISK_NEARLY_FULL,
         "capacity",
         _disk_nearly_full,
         _BROKER,
         "{free * 100:.1f} % of its disks is left, {DiskUsableBytes / 1e9:.2f} of"
         " {DiskTotalBytes / 1e9:.2f} GB",
         "LogBytes",
-        _FREE_DISKS,
     ),
     _Rule(
-        2,
-        "growing-lag",
+        advice.GROWING_LAG,
         "lag",
         partial(_lagging, status="WARN"),
         _GROUP,
         "members commit, and fall behind all the same, in {partitions:d} partitions, by"
         " {records:d} records in all",
         "bytes",
-        "give the group more members, up to one a partition; trimtab topics --alter --topic <topic>"
-        " --partitions <n> makes room for more (load.what_if: which keys would move)",
     ),
     _Rule(
-        1,
-        "stalled-group",
+        advice.STALLED_GROUP,
         "lag",
         partial(_lagging, status="STALL"),
         _GROUP,
         "nothing was committed although there are records, in {partitions:d} partitions,"
         " {records:d} records in all",
         "bytes",
-        "look at the members' logs; trimtab consume --topic <topic> --partition <n> --offset"
-        " <committed> shows the record that it stands at",
     ),
     _Rule(
-        3,
-        "lag",
+        advice.LAG,
         "lag",
         partial(_lagging, status="UNKNOWN"),
         _GROUP,
         "{records:d} records wait in {partitions:d} partitions"
         "{if(seconds is null, '', format_string(', the oldest for %d s', bigint(seconds))):s}",
         "bytes",
-        "run the report again in some minutes: two snapshots tell whether the group catches up",
     ),
 )
