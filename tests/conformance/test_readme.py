@@ -68,6 +68,7 @@ def test_the_commands_in_the_guide_run(tmp_path: Path) -> None:
     assert sorted(shown["consume"].splitlines()) == ["AA\tJFK", "UA\tEWR"]
     lags = [int(line.split()[5]) for line in shown["groups --describe"].splitlines()[2:]]
     assert sum(lags) == 40_000
+    assert "a lag of 40,000" in shown["groups --watch"]
     assert " 100000, " in shown["consumer-perf"]
     assert "partition: load-0\tlow_watermark: 9" in shown["delete-records --offset"]
     assert shown["cluster cluster-id"].startswith("Cluster ID: ")

@@ -1,8 +1,11 @@
-"""List, describe, reset and delete consumer groups, with the options of kafka-consumer-groups.
+"""List, describe, watch, reset and delete consumer groups, with the options of
+kafka-consumer-groups, which has no --watch.
 
 --describe shows the offsets that a group has committed, the ends of the partitions, and the lag
-between them. --reset-offsets sets the offsets of a group without members; it only shows the new
-ones unless --execute is given. --validate-regex checks an expression with which consumers of
+between them. --watch shows the partitions with most lag again and again, until Ctrl-C: records/s
+written and read, over the last half minute, and in how long the lag is cleared at these rates.
+--reset-offsets sets the offsets of a group without members; it only shows the new ones unless
+--execute is given. --validate-regex checks an expression with which consumers of
 `group.protocol=consumer` may subscribe to topics; it needs no cluster.
 """
 
@@ -32,6 +35,8 @@ EXAMPLES = """\
   trimtab groups --describe --group billing
   trimtab groups --describe --all-groups --json
   trimtab groups --describe --group billing --members --verbose
+  trimtab groups --watch
+  trimtab groups --watch 10 --group billing --top 5 --json
   trimtab groups --reset-offsets --group billing --topic flights:0,1 --to-earliest --execute
   trimtab groups --reset-offsets --group billing --all-topics --to-datetime 2026-01-31T08:00:00.000
   trimtab groups --delete --group billing --group audit
@@ -50,18 +55,20 @@ WAYS: Final = (
 )
 """The options that say where offsets are reset to."""
 
-_WITHOUT_GROUP: Final = ("list", "validate_regex")
+_WITHOUT_GROUP: Final = ("list", "watch", "validate_regex")
 _DESCRIBES: Final = ("--describe",)
 _RESETS: Final = ("--reset-offsets",)
 _VERBS: Final[Mapping[str, tuple[str, ...]]] = {
-    "group": ("--describe", "--reset-offsets", "--delete", "--delete-offsets"),
-    "all_groups": ("--describe", "--reset-offsets", "--delete"),
+    "group": ("--describe", "--watch", "--reset-offsets", "--delete", "--delete-offsets"),
+    "all_groups": ("--describe", "--watch", "--reset-offsets", "--delete"),
     "topic": ("--reset-offsets", "--delete-offsets"),
     "state": ("--list", "--describe"),
     "type": ("--list",),
     "offsets": _DESCRIBES,
     "members": _DESCRIBES,
     "verbose": _DESCRIBES,
+    "top": ("--watch",),
+    "count": ("--watch",),
     "all_topics": _RESETS,
     "dry_run": _RESETS,
     "execute": _RESETS,
@@ -82,8 +89,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "delete-offsets": "delete a group's offsets of topics that it does not read",
         },
     )
-    text = "check that trimtab's brokers accept this RE2 expression of topic names"
-    add_options(verbs, {"--validate-regex REGEX": text})
+    others = {
+        "--watch [SECONDS=5]": "show the partitions with most lag each so many seconds (default: "
+        "5), of all groups or those of --group",
+        "--validate-regex REGEX": "check that trimtab's brokers accept this RE2 expression of "
+        "topic names",
+    }
+    add_options(verbs, others, types={"--watch": float})
     options = {
         "--group GROUP …": "these groups",
         "--all-groups": "all consumer groups",
@@ -109,6 +121,12 @@ def _add_description(parser: argparse.ArgumentParser) -> None:
         "| --members": "the members",
         "--verbose": "also the leader epochs of offsets, the partitions of members, the epochs of "
         "groups",
+    }
+    add_options(group, options)
+    group = parser.add_argument_group("what --watch shows")
+    options = {
+        "--top N>0": "so many partitions; on a terminal as many of them as fit (default: 20)",
+        "--count N>0": "end after so many looks (default: at Ctrl-C)",
     }
     add_options(group, options)
 
@@ -143,8 +161,10 @@ def run(arguments: argparse.Namespace) -> int:
     check_arguments(arguments)
     if arguments.validate_regex is not None:
         return validate_regex(arguments)
-    from trimtab.cli.groups import deletions, description, listing, resets
+    from trimtab.cli.groups import deletions, description, listing, resets, watching
 
+    if arguments.watch is not None:
+        return watching.watch_groups(arguments)
     actions = {
         "list": listing.list_groups,
         "describe": description.describe_groups,
@@ -191,7 +211,8 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     Raises:
         UsageError: an option is missing, or does not go with another.
     """
-    verb = "validate_regex" if arguments.validate_regex is not None else arguments.verb
+    valued = [each for each in ("watch", "validate_regex") if is_given(getattr(arguments, each))]
+    verb = valued[0] if valued else arguments.verb
     refuse_misplaced(arguments, _VERBS, spell(verb))
     refuse_both(arguments, "group", "all_groups")
     if verb not in _WITHOUT_GROUP and not arguments.group and not arguments.all_groups:
@@ -201,6 +222,8 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise UsageError("--delete-offsets takes one group: give one --group NAME")
     if verb == "delete_offsets" and not arguments.topic:
         raise UsageError("--delete-offsets needs a topic: add --topic NAME or --topic NAME:0,1")
+    if verb == "watch" and not 0.1 <= arguments.watch <= 86_400:
+        raise UsageError(f"--watch {arguments.watch:g}: write seconds from 0.1 to 86400")
     if verb == "describe":
         _check_description(arguments)
     if verb == "reset_offsets":

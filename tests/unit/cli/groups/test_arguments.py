@@ -22,7 +22,7 @@ RESET = "--reset-offsets --group g"
         ("--delete-offsets --group g h --topic t", "--delete-offsets takes one group"),
         ("--delete-offsets --all-groups --topic t", "--all-groups goes with --describe and"),
         ("--describe --group g --all-groups", "--group and --all-groups are both given"),
-        ("--list --group g", "--group goes with --describe and --reset-offsets and"),
+        ("--list --group g", "--group goes with --describe and --watch and"),
         ("--list --verbose", "--verbose goes with --describe, not with --list"),
         ("--delete --group g --topic t", "--topic goes with --reset-offsets and --delete-offsets"),
         ("--describe --group g --type", "--type goes with --list, not with --describe"),
@@ -35,7 +35,14 @@ RESET = "--reset-offsets --group g"
         (f"{RESET} --to-earliest --topic t --all-topics", "--topic and --all-topics are both"),
         (f"{RESET} --from-file f --topic t", "--from-file names the partitions itself"),
         (f"{RESET} --to-offset 0", "--reset-offsets needs topics"),
-        ("--validate-regex a --group g", "--group goes with --describe and --reset-offsets and"),
+        ("--watch 0", "--watch 0: write seconds from 0.1 to 86400"),
+        ("--watch nan", "--watch nan: write seconds from 0.1 to 86400"),
+        ("--watch -1", "--watch -1: write seconds from 0.1 to 86400"),
+        ("--watch --group g --all-groups", "--group and --all-groups are both given"),
+        ("--watch --topic t", "--topic goes with --reset-offsets and --delete-offsets, not with"),
+        ("--describe --group g --top 3", "--top goes with --watch, not with --describe"),
+        ("--list --count 3", "--count goes with --watch, not with --list"),
+        ("--validate-regex a --group g", "--group goes with --describe and --watch and"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
@@ -58,6 +65,10 @@ def test_what_does_not_go_together_is_refused(
         f"{RESET} --topic t --to-earliest --execute --dry-run",
         f"{RESET} --topic t --shift-by many",
         "--list --timeout 0",
+        "--watch --describe",
+        "--watch often",
+        "--watch --count 0",
+        "--watch --top 0",
     ],
 )
 def test_what_excludes_each_other_is_a_misspelt_command_line(

@@ -106,6 +106,7 @@ def test_an_end_that_fell_has_no_write_rate() -> None:
 def test_a_commit_beyond_the_end_is_no_lag_and_is_told() -> None:
     lag = of_one((1000, 40))
     assert (lag.lag, lag.seconds_to_clear, lag.is_beyond_end) == (0, 0.0, True)
+    assert of_one((1000, 40), (1000, 50)).trend is None
     assert not of_one((40, 40)).is_beyond_end
 
 

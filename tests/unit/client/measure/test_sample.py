@@ -11,10 +11,11 @@ import pytest
 from tests.unit.client.scripted_broker import NO_ANSWER, ScriptedCluster
 from trimtab.client.admin.async_admin import AsyncAdmin
 from trimtab.client.measure.rates import LoadMeter
-from trimtab.client.measure.sample import take_sample
+from trimtab.client.measure.sample import take_offsets, take_sample
 from trimtab.client.producer import AsyncProducer
 from trimtab.kafka.errors import ErrorCode, Unavailable, UsageError
 from trimtab.kafka.records import TopicPartition
+from trimtab.kafka.wire.messages.api_versions import ApiVersionsRequest
 from trimtab.kafka.wire.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -362,6 +363,97 @@ async def test_missing_rights_are_collected_and_named_one_by_one(
     assert sample.refused["ends of logs of topic t"].startswith("topic t: NOT_LEADER_OR_FOLLOWER")
     assert "committed offsets: group secret: GROUP_AUTHORIZATION_FAILED (30)" in sample.unknown
     assert len(sample.unknown) == 2 + 1 + 8
+
+
+# Offsets alone
+
+
+async def test_offsets_are_asked_of_each_broker_once(
+    world: World, scripted: ScriptedCluster
+) -> None:
+    """Ends only of the partitions in which a group has an offset, after that is known."""
+    listed = [
+        ListedGroup(group_id=name, protocol_type="consumer", group_type="classic")
+        for name in ("g", "h", "secret")
+    ]
+    for broker in scripted.brokers.values():
+        broker.answers[ListOffsetsRequest] = refuse_offsets
+    scripted.brokers[1].answers[ListGroupsRequest] = of(
+        ListGroupsResponse(error_code=0, groups=listed)
+    )
+    async with await admin_of(scripted) as admin:
+        sample = await take_offsets(admin)
+        assert {group: told.value for group, told in sample.groups.items()} == {
+            "g": {P: 3},
+            "h": {P: 3},
+        }
+        assert {broker: told.value for broker, told in sample.ends.items()} == {0: {P: 5}}
+        assert sample.ends[0].at >= max(told.at for told in sample.groups.values())
+        assert list(sample.refused_groups) == ["secret"]
+        assert (sample.logs, sample.starts) == ({}, {})
+        asked = [
+            [
+                each.api
+                for each in broker.asked
+                if each.api not in (ApiVersionsRequest, MetadataRequest)
+            ]
+            for broker in scripted.brokers.values()
+        ]
+        assert asked == [
+            [ListGroupsRequest, ListOffsetsRequest],
+            [ListGroupsRequest, OffsetFetchRequest],
+        ]
+        sample = await take_offsets(admin, ["h", "none"])
+        assert list(sample.groups) == ["h"]
+        (request,) = scripted.brokers[1].requests(OffsetFetchRequest)[1:]
+        assert [each.group_id for each in request.groups] == ["h"]
+        assert len(scripted.brokers[0].requests(ListOffsetsRequest)) == 2
+
+
+async def test_a_broker_that_hangs_costs_the_others_offsets_nothing(
+    world: World, kafka: VirtualKafka
+) -> None:
+    async with AsyncAdmin(kafka.bootstrap_servers, random=kafka.random("admin")) as admin:
+        await admin.create_topic("t", assignment={0: [0, 1], 1: [1, 2]})
+        groups = [f"g{number}" for number in range(12)]
+        for group in groups:
+            await admin.alter_group_offsets(group, {P: 0, Q: 0})
+        found = await take_offsets(admin)
+        assert sorted(found.groups) == sorted(groups)
+        assert {broker: told.value for broker, told in found.ends.items()} == {0: {P: 0}, 1: {Q: 0}}
+        world.loop.pause("broker-1")
+        began = world.loop.time()
+        sample = await take_offsets(admin, timeout_s=1)
+        assert world.loop.time() - began <= 3.75
+        assert list(sample.silent) == [1]
+        assert "groups: no answer within 1 s" in sample.silent[1]
+        assert set(sample.ends) == {0}
+        assert 0 < len(sample.groups) <= 12
+        world.loop.resume("broker-1")
+        with pytest.raises(UsageError, match="timeout_s=0"):
+            await take_offsets(admin, timeout_s=0)
+
+
+async def test_a_topic_that_is_deleted_has_no_end(world: World, kafka: VirtualKafka) -> None:
+    """Until the coordinator has dropped its offsets."""
+    async with AsyncAdmin(kafka.bootstrap_servers, random=kafka.random("admin")) as admin:
+        await admin.create_topic("t", assignment={0: [0]})
+        await admin.alter_group_offsets("g", {P: 0})
+        views = await admin.describe_topics()
+        described = admin.describe_topics
+
+        async def without() -> object:
+            return {name: view for name, view in views.items() if name != "t"}
+
+        admin.describe_topics = without  # type: ignore[assignment]
+        sample = await take_offsets(admin)
+        admin.describe_topics = described  # type: ignore[method-assign]
+    assert sample.groups["g"].value == {P: 0}
+    assert sample.ends == {}
+    assert sample.unknown == []
+
+
+# Older brokers
 
 
 async def test_older_brokers_tell_neither_fenced_brokers_nor_a_quorum(
