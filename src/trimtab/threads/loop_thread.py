@@ -61,6 +61,8 @@ class LoopThread:
 
     def _bind(self, engine: _Engine) -> None:
         self._engine = engine
+        self.warns = True
+        """Whether it is worth a warning if nobody closes the client: not if its user cannot."""
         self._client = ""
         self._close: Close | None = None
         self._finalizer: weakref.finalize[[], Any] | None = None
@@ -218,7 +220,7 @@ class LoopThread:
 
     def _drop(self) -> None:
         """The client was garbage-collected."""
-        if self.close_soon():
+        if self.close_soon() and self.warns:
             warn_unclosed(self._client, "it is closed in the background")
 
     def _end_soon(self, timeout: float | None) -> None:
@@ -339,7 +341,7 @@ class _Engine:
             _log.warning("clients could not be closed in %g s, and are abandoned", EXIT_SECONDS)
         finally:
             del own
-        return [hold._client for hold in holds]
+        return [hold._client for hold in holds if hold.warns]
 
     def close_owner(self) -> None:
         """At the interpreter's exit, when all clients are closed: run `close_at_exit`."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, TypeAlias
 
+from trimtab.client.blocking.range_reader import ReportLoss
 from trimtab.client.fetcher.ranges import OffsetRange
 from trimtab.kafka.arguments import MAX_INT64, checked_integer, checked_time, shown
 from trimtab.kafka.errors import UsageError
@@ -30,6 +31,7 @@ _UNITS_MS: Final = {
     "w": 7 * 86_400_000,
 }
 _AGO: Final = re.compile(rf"-(\d+(?:\.\d+)?) ?({'|'.join(_UNITS_MS)})")
+_NOT_WRITTEN: Final = "Either they are not written yet, or the topic was deleted and created again"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -116,7 +118,7 @@ def find_ranges(
     bounds: Bounds,
     log: Log,
     find_time: Callable[[int, Iterable[TopicPartition]], Mapping[TopicPartition, int]],
-    report_loss: Callable[[str], None],
+    report_loss: ReportLoss,
 ) -> list[OffsetRange]:
     """The offsets of each partition within the bounds, possibly none.
 
@@ -136,10 +138,11 @@ def find_ranges(
         if bounds.last is not None:
             start = max(earliest, end - bounds.last)
         has = f"the log has offsets {earliest} to {latest}"
-        if not earliest <= start <= latest:
-            report_loss(f"{partition}: start={start}, but {has}")
-        if end < earliest:
-            report_loss(f"{partition}: end={end}, but {has}")
+        if start > latest:
+            report_loss(f"{partition}: start={start}, but {has}", _NOT_WRITTEN)
+        for what, offset in (("start", start), ("end", end)):
+            if offset < earliest:
+                report_loss(f"{partition}: {what}={offset}, but {has}")
         start, end = min(max(start, earliest), latest), max(end, earliest)
         if start > end:
             raise UsageError(

@@ -33,6 +33,7 @@ _FARTHEST: Final = 2**62
 _Compare: TypeAlias = Callable[[Any, Any], Any]
 _COMPARISONS: Final[Sequence[_Compare]] = (
     operator.eq,
+    operator.ne,
     operator.lt,
     operator.le,
     operator.gt,
@@ -171,8 +172,8 @@ def _arrow_filter(pl: Any, predicate: Any, depth: int = 0) -> Any:
     if depth == _DEEPEST or len(inputs) not in (2, 3):
         return None
     left, *others = inputs
-    if all(each.meta.is_literal() for each in others):
-        return _arrow_comparison(pl, predicate, left, others)
+    if all(each.meta.is_literal() or each.meta.is_column() for each in inputs):
+        return _arrow_comparison(pl, predicate, inputs)
     known = [_arrow_filter(pl, each, depth + 1) for each in inputs]
     found = [each for each in known if each is not None]
     if len(inputs) == 2 and predicate.meta.eq(left & others[0]):
@@ -182,25 +183,28 @@ def _arrow_filter(pl: Any, predicate: Any, depth: int = 0) -> Any:
     return None
 
 
-def _arrow_comparison(pl: Any, predicate: Any, column: Any, literals: Sequence[Any]) -> Any:
-    """The same for a comparison of a column with one or two literals."""
-    if not column.meta.is_column() or (name := column.meta.output_name()) not in _BOUNDED:
+def _arrow_comparison(pl: Any, predicate: Any, inputs: Sequence[Any]) -> Any:
+    """The same for a comparison of one column with literals."""
+    names = [each.meta.output_name() for each in inputs if each.meta.is_column()]
+    if len(names) != 1 or names[0] not in _BOUNDED:
         return None
-    field, kind = pc.field(name), table_schema([name]).field(name).type
-    values = [pl.select(each).item() for each in literals]
-    try:
-        if isinstance(values[0], pl.Series):
-            is_in = predicate.meta.eq(column.is_in(literals[0]))
-            return field.isin(pa.array(values[0].to_list(), kind)) if is_in else None
-        bounds = [pa.scalar(each, kind) for each in values]
-    except (pa.ArrowException, OverflowError, TypeError):
-        return None  # no value of the column's type equals it, such as a part of a millisecond
-    if len(bounds) == 1:
+    field, kind = pc.field(names[0]), table_schema(names).field(0).type
+    values: list[Any] = []
+    for each in inputs:
+        literal = [field] if each.meta.is_column() else pl.select(each).to_series().to_list()
+        if len(literal) != 1:
+            return None
+        values += literal
+    if isinstance(values[-1], list):
+        is_in = inputs[0].meta.is_column() and predicate.meta.eq(inputs[0].is_in(inputs[1]))
+        return field.isin(pa.array(values[-1], kind)) if is_in else None
+    values = [each if each is field else pc.scalar(pa.scalar(each, kind)) for each in values]
+    if len(values) == 2:
         for compare in _COMPARISONS:
-            if predicate.meta.eq(compare(column, literals[0])):
-                return compare(field, bounds[0])
+            if predicate.meta.eq(compare(*inputs)):
+                return compare(*values)
         return None
     for closed, (low, high) in _BETWEEN.items():
-        if predicate.meta.eq(column.is_between(*literals, closed)):
-            return low(field, bounds[0]) & high(field, bounds[1])
+        if predicate.meta.eq(inputs[0].is_between(*inputs[1:], closed)):
+            return low(field, values[1]) & high(field, values[2])
     return None

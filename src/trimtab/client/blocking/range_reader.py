@@ -50,11 +50,14 @@ class ReadRules(NamedTuple):
         timeout_ms: how long no partition may have data.
         timeout_option: its name, for the error.
         report_loss: called if records are gone.
+        has_pulse: whether an empty buffer comes after each second without data, so that the caller
+            can end the reading.
     """
 
     timeout_ms: int
     timeout_option: str
     report_loss: ReportLoss
+    has_pulse: bool = False
 
 
 def read_ranges(
@@ -162,7 +165,8 @@ def _read(
                 left[batches.partition] = each._replace(start=batches.next_offset)
             else:
                 del left[batches.partition]
-            yield each, batches.data
+            if batches.data:
+                yield each, batches.data
             continue
         waited += slice_ms
         if waited >= _QUIET_MS and not has_asked_last:
@@ -188,6 +192,8 @@ def _read(
                 consumer.assign(left)
         if left and waited >= rules.timeout_ms:
             raise Unavailable(_describe_silence(consumer, rules, left))
+        if left and rules.has_pulse:
+            yield next(iter(left.values())), memoryview(b"")
 
 
 def _describe_silence(

@@ -46,8 +46,6 @@ _REFUSED: Final = {
 _FIXED: Final = {"auto.offset.reset": "none", "enable.auto.commit": "false"}
 _TIMEOUT: Final = "default.api.timeout.ms"
 
-_FIRST_BYTES: Final = 128 * 1024
-"""Of a stream's first batch: whoever wants a few rows does not wait for megabytes."""
 _NO_LIMITS: Final = Limits()
 _SHOWN: Final = 10
 """Partitions that a scan shows in a notebook."""
@@ -171,7 +169,7 @@ class TopicScan:
 
     def batches(self) -> Iterator[Any]:
         """The records as `pyarrow.RecordBatch`es of a few megabytes."""
-        return self._stream(self.columns)
+        return (batch for batch in self._stream(self.columns) if batch.num_rows)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
         """A new stream of the records, in Arrow's C interface for Python (PyCapsule)."""
@@ -217,12 +215,16 @@ class TopicScan:
     def _stream(
         self, columns: Sequence[str], limits: Limits = _NO_LIMITS, count: int | None = None
     ) -> Iterator[Any]:
-        """Batches of these columns: all records within the limits, but no more than `count`."""
+        """Batches of these columns: all records within the limits, but no more than `count`.
+
+        One without rows comes after each second without data, so that Polars can end the reading.
+        """
         from trimtab.client.fetcher.arrow import scan_columns, table_schema
 
         if count == 0 or not self.size:
             return
         consumer = Consumer({**self._client, **_FIXED})
+        consumer._thread.warns = False
 
         def find_times(times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
             found = consumer.offsets_for_times(times)
@@ -230,12 +232,12 @@ class TopicScan:
 
         try:
             timeout_ms = consumer._client.options.integer(_TIMEOUT)
-            rules = ReadRules(timeout_ms, _TIMEOUT, self._report_loss)
+            rules = ReadRules(timeout_ms, _TIMEOUT, self._report_loss, has_pulse=True)
             ranges = narrow([each for each in self._ranges if each.size], limits, find_times)
             schema, left = table_schema(columns), count
             for part in _parts(ranges, count):
                 records = read_ranges(consumer, part, self._ids, rules)
-                for batch in scan_columns(records, schema, columns, first_bytes=_FIRST_BYTES):
+                for batch in scan_columns(records, schema, columns, is_eager=True):
                     if left is not None:
                         batch = batch.slice(0, left)
                         left -= batch.num_rows

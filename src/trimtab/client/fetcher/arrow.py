@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 import pyarrow as pa
@@ -19,6 +20,8 @@ from trimtab.kafka.wire.records_cy import RECORDS_LIMIT
 HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 FULL_BYTES: Final = 4 * 1024 * 1024
 """A batch of a range is closed at about this many bytes."""
+_EAGER: Final = 8
+"""Buffers that become a batch each if the caller is in a hurry."""
 SMALL_BYTES: Final = 64 * 1024
 """Smaller batches are copied into one: what reads them spends more on a batch than on the copy."""
 
@@ -106,7 +109,7 @@ def join_small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if is_small:
             small.append(batch)
             size += batch.nbytes
-        if small and (not is_small or size >= SMALL_BYTES):
+        if small and (not is_small or size >= SMALL_BYTES or not batch.num_rows):
             yield _join(small)
             small, size = [], 0
         if not is_small:
@@ -128,18 +131,19 @@ def scan_columns(
     names: Sequence[str],
     *,
     microseconds: bool = False,
-    first_bytes: int | None = None,
+    is_eager: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The records of ranges, a few megabytes at a time, decoded straight into Arrow's buffers.
 
     Args:
         buffers: whole record batches, in order for each partition, each with the offsets to keep.
             The batches may begin before these offsets and end after them; missing offsets
-            (compaction, transaction markers) are skipped. CRCs are not checked.
+            (compaction, transaction markers) are skipped. CRCs are not checked. After an empty
+            buffer comes a batch of what was there before, even of no rows.
         names: as for `BatchMaker`; other columns are not decoded.
         microseconds: whether timestamps are microseconds, not milliseconds.
-        first_bytes: the size of the first batch, if it may be small; the next ones are twice as
-            large each, until they are of the usual size. For callers that may need only a few rows.
+        is_eager: whether the first buffers become a batch each, for callers that may need only a
+            few rows.
 
     Returns:
         Batches. A large one is of one partition, small ones are joined.
@@ -147,7 +151,10 @@ def scan_columns(
     Raises:
         CorruptData: a batch that cannot be decoded, or a timestamp that has no microseconds.
     """
-    yield from join_small(_scan_by_partition(buffers, schema, names, microseconds, first_bytes))
+    eager = _EAGER if is_eager else 0
+    batches = _scan_by_partition(buffers, schema, names, microseconds, eager)
+    yield from islice(batches, eager)
+    yield from join_small(batches)
 
 
 def _scan_by_partition(
@@ -155,30 +162,29 @@ def _scan_by_partition(
     schema: pa.Schema,
     names: Sequence[str],
     microseconds: bool,
-    first_bytes: int | None,
+    eager: int,
 ) -> Iterator[pa.RecordBatch]:
-    full_bytes = FULL_BYTES if first_bytes is None else first_bytes
-    scanner = make_scanner(names, full_bytes, microseconds)
+    scanner = make_scanner(names, FULL_BYTES, microseconds)
     maker = BatchMaker(schema, names)
 
     def take(scanned: OffsetRange) -> pa.RecordBatch:
-        nonlocal full_bytes
-        full_bytes = min(2 * full_bytes, FULL_BYTES)
         columns = scanner.take()
-        scanner.fill_to(full_bytes)
         _check_times(columns, scanned)
         return maker.make(columns, TopicPartition(scanned.topic, scanned.partition))
 
     scanned: OffsetRange | None = None
     for wanted, buffer in buffers:
-        if scanner.rows and scanned is not None and scanned[:2] != wanted[:2]:
-            yield take(scanned)
+        if not buffer or (scanner.rows and scanned is not None and scanned[:2] != wanted[:2]):
+            yield take(scanned or wanted)
         scanned = wanted
         scanner.scan(buffer, wanted.start, wanted.end)
         while scanner.full:
             offset = scanner.next_offset
             yield take(wanted)
             scanner.scan(buffer, offset, wanted.end)
+        if scanner.rows and eager:
+            eager -= 1
+            yield take(wanted)
     if scanner.rows and scanned is not None:
         yield take(scanned)
 
