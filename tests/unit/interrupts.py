@@ -1,8 +1,12 @@
-"""Ctrl-C, placed by tracing: before any line, or any instruction, that a call runs."""
+"""Ctrl-C, placed by tracing: before any line, or any instruction, that a call runs; or while it
+waits.
+"""
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
@@ -52,3 +56,29 @@ def interrupt_at(
     finally:
         sys.settrace(before)
     return place
+
+
+def interrupt_when(condition: Callable[[], bool], done: Callable[[], object]) -> threading.Thread:
+    """Calls `done` from another thread as soon as `condition` holds."""
+
+    def watch() -> None:
+        gate = threading.Event()
+        while not condition():
+            gate.wait(0.001)
+        done()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def press_ctrl_c() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def is_waiting() -> bool:
+    """Whether the main thread waits for a loop."""
+    frame = sys._current_frames()[threading.main_thread().ident or 0]
+    while frame is not None and frame.f_code.co_name != "wait_for":
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None

@@ -33,6 +33,7 @@ from trimtab.balance.level_greedy import level_greedily
 from trimtab.balance.level_program import solve_level
 from trimtab.balance.linear_program import PlanTooLarge
 from trimtab.kafka.errors import UsageError
+from trimtab.kafka.notebook import to_table
 from trimtab.kafka.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -140,6 +141,29 @@ class LevelPlan(NamedTuple):
     def assignment(self) -> dict[TopicPartition, tuple[int, ...]]:
         """The new replicas of each partition that changes, the leader first."""
         return {change.before.partition: change.replicas for change in self.changes}
+
+    def _repr_html_(self) -> str:
+        """The levels, the reasons and the changes, in a notebook."""
+        levels = [
+            (
+                name,
+                level.busiest if level.loads else None,
+                f"{level.level:.2f} x",
+                f"{self.after[name].level:.2f} x",
+            )
+            for name, level in self.before.items()
+        ]
+        changes = [
+            (each.before.partition, each.before.replicas, each.replicas, each.reason)
+            for each in self.changes
+        ]
+        heads = ("bytes", "busiest broker", "of the mean", "with the plan")
+        title = (
+            f"{len(changes)} changes, {_bytes(self.copied)} copied; at least {_bytes(self.bound)}"
+        )
+        notes = [*self.reasons, *(f"not reached: {each}" for each in self.unmet)]
+        shown = to_table("Levels", heads, levels, notes or ["Level: nothing to do."])
+        return shown + to_table(title, ("partition", "from", "to", "why"), changes)
 
 
 def find_levels(load: ClusterLoad, goal: Goal = Goal()) -> dict[str, Level]:  # noqa: B008

@@ -57,6 +57,7 @@ from trimtab.kafka.arguments import (
     refuse_copying,
 )
 from trimtab.kafka.errors import Unavailable, UsageError
+from trimtab.kafka.notebook import to_table
 from trimtab.kafka.options import read, read_given
 from trimtab.threads.clock import wall_clock_ms
 from trimtab.threads.loop_thread import LoopThread
@@ -151,6 +152,8 @@ class Cluster:
         self._temporary: str | None = None
         self._thread: LoopThread | None = None
         self._controller_thread: LoopThread | None = None
+        self._is_started = False  # on these threads
+        self._changing = asyncio.Lock()
         self._controller: ControllerNode | None = None
         self._brokers: dict[int, _Member] = {}
         self._watchers: dict[int, asyncio.Task[None]] = {}
@@ -173,6 +176,20 @@ class Cluster:
             return f"<Cluster of {self._count} brokers, not up>"
         down = f", down: {self.down}" if self.down else ""
         return f"<Cluster at {self.bootstrap_servers}{down}>"
+
+    def _repr_html_(self) -> str:
+        """Its brokers, in a notebook."""
+        members = dict(self._brokers)
+        rows = [
+            (
+                broker,
+                rack,
+                format_address(*members[broker].address) if broker in members else None,
+                "up" if broker in members else "down",
+            )
+            for broker, rack in enumerate(self._racks)
+        ]
+        return to_table(repr(self).strip("<>"), ("broker", "rack", "address", "state"), rows)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -251,16 +268,16 @@ class Cluster:
             UsageError: it is up already, or the data are in use or belong to another cluster.
         """
         self._refuse_running()
-        thread = LoopThread("trimtab-cluster")
-        thread.close_at_exit(self._close)
-        self._controller_thread = LoopThread("trimtab-controller")
         try:
-            thread.run(self._open)
+            self._thread = LoopThread("trimtab-cluster")
+            self._thread.close_at_exit(self._close)
+            self._controller_thread = LoopThread("trimtab-controller")
+            self._thread.run(_go_on, self._open)
+            self._is_started = True
+            return self
         except BaseException:
-            self._stop_threads(thread)
+            self.stop()
             raise
-        self._thread = thread
-        return self
 
     def stop(self) -> None:
         """Stop it cleanly, and remove temporary data. Does nothing if it is not up.
@@ -268,19 +285,23 @@ class Cluster:
         Raises:
             StorageError: the disk failed; the next start recovers.
         """
-        thread, self._thread = self._thread, None
+        # Ctrl-C may interrupt any line: then the next `stop` or `start` does the rest.
+        thread, self._is_started = self._thread, False
         if thread is None:
             return
         try:
-            thread.run(self._close)
-        finally:
+            if not thread.is_released:
+                thread.run(_go_on, self._close)
+        except Exception:
             self._stop_threads(thread)
+            raise
+        self._stop_threads(thread)
 
     def _stop_threads(self, thread: LoopThread) -> None:
         thread.stop()
-        controller_thread, self._controller_thread = self._controller_thread, None
-        if controller_thread is not None:
-            controller_thread.stop()
+        if self._controller_thread is not None:
+            self._controller_thread.stop()
+        self._thread = self._controller_thread = None
 
     def start_broker(self, broker: int) -> None:
         """Start a broker that was stopped or killed, on its old port; on return it serves requests.
@@ -404,8 +425,10 @@ class Cluster:
     # Both
 
     def _refuse_running(self) -> None:
-        if self._controller is not None:
+        if self._is_started or (self._thread is None and self._controller is not None):
             raise UsageError(f"the cluster is up already at {self.bootstrap_servers}")
+        self.stop()  # what Ctrl-C has left of it
+        self._changing = asyncio.Lock()
 
     def _find(self, broker: int) -> _Member:
         broker = checked_integer("broker", broker)
@@ -429,19 +452,20 @@ class Cluster:
         return disk
 
     def _run(self, change: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
-        if self._thread is None:
+        if self._thread is None or not self._is_started:
             raise UsageError(
                 "brokers are started, stopped and disturbed only in a cluster with its own thread: "
                 "enter it with `with`, and call this with asyncio.to_thread from coroutines"
             )
-        self._thread.run(change, *args)
+        self._thread.run(_go_on, change, *args)
 
     async def _open(self) -> None:
-        try:
-            await self._start_all()
-        except BaseException:
-            await self._close()
-            raise
+        async with self._changing:
+            try:
+                await self._start_all()
+            except BaseException:
+                await self._close_all()
+                raise
 
     async def _start_all(self) -> None:
         storage = self._make_storage("controller")
@@ -637,6 +661,10 @@ class Cluster:
                 each.cancel()
 
     async def _close(self) -> None:
+        async with self._changing:
+            await self._close_all()
+
+    async def _close_all(self) -> None:
         found = [
             await self._stop_watching(broker_id)
             for broker_id in {**self._brokers, **self._watchers}
@@ -717,6 +745,11 @@ class _Member(NamedTuple):
 
 def _storage_name(broker_id: int) -> str:
     return f"broker-{broker_id}"
+
+
+async def _go_on(change: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
+    """Change a cluster, to the end even if Ctrl-C interrupts the wait for it."""
+    await asyncio.shield(asyncio.ensure_future(change(*args)))
 
 
 async def _run_all(each: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -6,6 +6,7 @@
     options.py     declares options, and reads given values in their types
     topic_name.py  which names a topic may have
     arguments.py   checks what a caller passes
+    notebook.py    tables for notebooks, as all rooms have objects to show
 
 Client and cluster share this room, `balance` and `threads`, and nothing else.
 

@@ -22,6 +22,7 @@ from trimtab.client.partitioner.key_spread_cy import count_by_partition, count_h
 from trimtab.client.partitioner.murmur2_cy import murmur2_column
 from trimtab.kafka.arguments import checked_integer
 from trimtab.kafka.errors import UsageError
+from trimtab.kafka.notebook import to_table
 
 KeyPartitioner: TypeAlias = Callable[[bytes, int], int]
 """A partition from a key and the number of partitions."""
@@ -102,6 +103,12 @@ class KeySkew:
 
     def __str__(self) -> str:
         return "\n".join(_explain(self))
+
+    def _repr_html_(self) -> str:
+        """What it says, and the heaviest keys, in a notebook."""
+        title, *notes = _explain(self)
+        keys = [(show_key(key.key), f"{key.share:.1%}", key.partition) for key in self.heaviest]
+        return to_table(title, ("key", "share", "partition"), keys, notes)
 
 
 def key_skew(
@@ -244,6 +251,20 @@ class KeySpread:
     def records(self) -> int:
         """Records with keys."""
         return self._records
+
+    def find_shares(self) -> list[float]:
+        """The part of each of the topic's partitions in what has been counted. What has no key is
+        spread evenly.
+
+        Raises:
+            UsageError: nothing was counted.
+        """
+        sums = memoryview(self._amounts[self._partitions]).cast("q").tolist()
+        total = sum(sums)
+        if not total:
+            raise UsageError("no record of the sample has a key: there is nothing to forecast")
+        without = self._without_key / (self._without_key + self._records)
+        return [each / total * (1 - without) + without / len(sums) for each in sums]
 
     def judge(self, worst: float = 1.3, confidence: float = _CONFIDENCE) -> KeySkew:
         """What has been counted, and whether it is even.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trimtab.client.partitioner.key_spread import show_key
 from trimtab.client.partitioner.murmur2_cy import murmur2
+from trimtab.kafka.notebook import to_table
 
 _MOST_HOT: Final = 10
 
@@ -94,6 +96,35 @@ class Partitioning:
     hot_keys: tuple[HotKey, ...]
     treated_keys: int
     partitions: tuple[PartitionLoad, ...]
+
+    def _repr_html_(self) -> str:
+        """The partitions, those with most stored bytes first, and the hot keys, in a notebook."""
+        loads = sorted(enumerate(self.partitions), key=lambda each: -each[1].stored_bytes)
+        rows = [
+            (
+                number,
+                load.leader,
+                load.rack,
+                f"{load.stored_bytes:,}",
+                f"{load.queued_bytes + load.in_flight_bytes:,}",
+                None if load.weight is None else f"{load.weight:.1%}",
+                load.excluded_because,
+            )
+            for number, load in loads
+        ]
+        heads = ("partition", "leader", "rack", "stored bytes", "bytes on the way", "weight")
+        shown = to_table(f"{self.topic}: {self.partitioner}", (*heads, "excluded because"), rows)
+        if not self.hot_keys:
+            return shown
+        keys = [
+            (
+                f"hash {key.hash}" if key.key is None else show_key(key.key),
+                f"{key.share:.1%}",
+                ", ".join(map(str, key.partitions)),
+            )
+            for key in self.hot_keys
+        ]
+        return shown + to_table("hot keys", ("key", "share", "partitions"), keys)
 
 
 def describe(topic_queues: Any, rack: str | None) -> Partitioning:

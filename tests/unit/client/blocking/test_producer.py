@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.forked import in_child
+from tests.unit.interrupts import interrupt_when, press_ctrl_c
 from trimtab.client.blocking.producer import Producer
 from trimtab.client.producer import AsyncProducer
 from trimtab.client.producer_core import Core
@@ -40,24 +40,6 @@ def stuck(silent: str, make_view: MakeView) -> Iterator[Producer]:
         pass
     yield producer
     producer.close(timeout=0)
-
-
-def interrupt_when(condition: Callable[[], bool], done: Callable[[], object]) -> threading.Thread:
-    """Calls `done` from another thread as soon as `condition` holds."""
-
-    def watch() -> None:
-        gate = threading.Event()
-        while not condition():
-            gate.wait(0.001)
-        done()
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    return thread
-
-
-def press_ctrl_c() -> None:
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 # sending
