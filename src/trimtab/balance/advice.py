@@ -151,6 +151,9 @@ LAG: Final = Advice(
 NO_LEADER: Final = Advice(
     1, "no-leader", "start the brokers of its replicas; trimtab topics --describe shows them"
 )
+BROKER_DOWN: Final = Advice(
+    1, "broker-down", "start it, or move its replicas away: trimtab balance --execute --drain <id>"
+)
 UNDER_REPLICATED: Final = Advice(
     2, "under-replicated", "look at the brokers that are missing in the ISR"
 )

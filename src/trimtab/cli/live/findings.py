@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 from typing import Final, NamedTuple
 
 from trimtab.balance import advice
 from trimtab.balance.advice import Advice, Thresholds
 from trimtab.balance.limits import PER_BROKER
-from trimtab.cli.live.rows import Summary, usage_of
+from trimtab.cli.live.rows import Summary
 from trimtab.cli.table import show_bytes, show_count
 from trimtab.kafka.options import LONG_MAX
 
 _LIMITS: Final = Thresholds()
-_DAY_S: Final = 86_400
+_LOOKS: Final = 6
+"""Looks at a cluster in a window."""
 _MOST: Final = 20
 """Findings of one rule; the others are counted."""
 
@@ -54,9 +56,42 @@ def find(summary: Summary) -> list[Finding]:
     return sorted(found, key=lambda each: each.advice.severity)
 
 
+def explain_hottest(summary: Summary) -> str:
+    """Which broker is hot, and whether its load or the broker itself is the cause; "" if none."""
+    slow = next((row for row in summary.brokers if row.state == "slow"), None)
+    if slow is not None:
+        is_loaded = slow.level is not None and slow.level > _LIMITS.leader_over_mean
+        load = (
+            f"It sends {slow.level:.1f} times the mean, which may be the cause."
+            if is_loaded
+            else "Its load is not above the others', so its disk, network or host is the cause."
+        )
+        return f"Broker {slow.broker} is slow: {slow.why}. {load}"
+    loaded = [row for row in summary.brokers if row.why]
+    if not loaded:
+        return ""
+    hot = max(loaded, key=lambda row: row.level or 0.0)
+    others = [
+        row.answer_s for row in summary.brokers if row is not hot and row.answer_s is not None
+    ]
+    quick = ""
+    if hot.answer_s is not None and others:
+        if hot.answer_s <= max(0.02, 2 * median(others)):
+            quick = " It answers as quickly as the others: the load is the cause, not the broker."
+        else:
+            quick = (
+                f" It answers in {1000 * hot.answer_s:.0f} ms, the others in "
+                f"{1000 * median(others):.1f}."
+            )
+    return f"Broker {hot.broker} {hot.why}.{quick}"
+
+
 def _brokers(summary: Summary) -> Iterator[Finding]:
     for row in summary.brokers:
-        if row.state == "slow":
+        if row.state == "down" and row.replicas:
+            text = f"it does not answer the controller; {show_count(row.replicas, 'replica')} wait"
+            yield Finding(advice.BROKER_DOWN, "broker", str(row.broker), text)
+        elif row.state == "slow":
             yield Finding(advice.SLOW_BROKER, "broker", str(row.broker), row.why)
         elif row.why and row.sent >= _LIMITS.min_bytes / 30:
             yield Finding(advice.UNEVEN_LEADERS, "broker", str(row.broker), row.why)
@@ -66,23 +101,17 @@ def _disks(summary: Summary) -> Iterator[Finding]:
     for row in summary.brokers:
         if row.disk is None or row.disk_free is None or not row.disk:
             continue
-        free, days = row.disk_free / row.disk, row.disk_free / max(1e-9, row.written * _DAY_S)
+        free = row.disk_free / row.disk
         if free < _LIMITS.free_share:
             text = f"{free:.1%} of its disks is left, {show_bytes(row.disk_free)}"
             yield Finding(advice.DISK_NEARLY_FULL, "broker", str(row.broker), text)
-        elif days < 1:
-            text = (
-                f"{show_bytes(row.written)}/s are written to it, and its disks have "
-                f"{show_bytes(row.disk_free)} left: {24 * days:.1f} hours, if nothing is deleted"
-            )
-            yield Finding(advice.DISK_FULL_SOON, "broker", str(row.broker), text)
 
 
 def _limits(summary: Summary) -> Iterator[Finding]:
-    usage = usage_of(summary.snapshot)
-    most = usage.limits.per_broker
-    if most == LONG_MAX:
+    limits = summary.snapshot.limits
+    if limits is None or limits.per_broker == LONG_MAX:
         return
+    most = limits.per_broker
     for row in summary.brokers:
         if row.replicas >= _LIMITS.used_share * most:
             text = f"it has {row.replicas:,} of at most {most:,} partition replicas ({PER_BROKER})"
@@ -131,7 +160,9 @@ def _groups(summary: Summary) -> Iterator[Finding]:
         if group.lag < _LIMITS.lag_records or group.read_per_s is None:
             continue
         if group.read_per_s == 0:
-            text = f"{group.lag:,} records wait, and nothing was committed in the last half minute"
+            if summary.snapshot.number < _LOOKS:
+                continue  # consumers commit each five seconds: it may be the time between
+            text = f"{group.lag:,} records wait, and it has committed nothing meanwhile"
             yield Finding(advice.STALLED_GROUP, "group", group.group, text)
         elif group.trend == "growing":
             text = (

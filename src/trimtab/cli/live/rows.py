@@ -14,12 +14,13 @@ from trimtab.balance.limits import ClusterUsage, PartitionLimits
 from trimtab.client.collector import Snapshot
 from trimtab.client.measure.lag import GroupLag, PartitionLag, sum_lag
 from trimtab.client.measure.limits import count_replicas
+from trimtab.client.measure.probe import PROBE_TOPIC
 from trimtab.client.measure.tails import Tail
 from trimtab.kafka.options import LONG_MAX
 from trimtab.kafka.records import TopicPartition
 
 _WINDOW_S: Final = 30.0
-"""Seconds of load that skew is judged by."""
+"""As `Watched`'s default."""
 _LEAST_RATE: Final = 1000.0
 """Bytes/s of a topic below which its skew says nothing."""
 
@@ -126,12 +127,20 @@ class Summary(NamedTuple):
     racks: Sequence[RackRow]
 
 
-def summarize(snapshot: Snapshot) -> Summary:
-    """All rows; in time that grows with partitions."""
+def summarize(snapshot: Snapshot, window_s: float = _WINDOW_S) -> Summary:
+    """All rows; in time that grows with partitions.
+
+    Args:
+        window_s: seconds that its rates are means over: what may be chance depends on it.
+    """
     by_topic: dict[str, list[PartitionLoad]] = {}
     for each in snapshot.metered.load.partitions:
         by_topic.setdefault(each.partition.topic, []).append(each)
-    topics = [_topic_row(snapshot, name, by_topic.get(name, ())) for name in snapshot.topics]
+    topics = [
+        _topic_row(snapshot, name, by_topic.get(name, ()), window_s)
+        for name in snapshot.topics
+        if name != PROBE_TOPIC
+    ]
     topics.sort(key=lambda row: (-row.bytes_in, -row.size, row.topic))
     groups = sorted(sum_lag(snapshot.lags).values(), key=lambda each: (-each.lag, each.group))
     partitions = snapshot.metered.load.partitions
@@ -193,7 +202,9 @@ def explain_tail(partition: TopicPartition, tail: Tail) -> str:
     return f"of the newest bytes of partition {partition.partition}, {text}"
 
 
-def _topic_row(snapshot: Snapshot, name: str, loads: Sequence[PartitionLoad]) -> TopicRow:
+def _topic_row(
+    snapshot: Snapshot, name: str, loads: Sequence[PartitionLoad], window_s: float
+) -> TopicRow:
     view = snapshot.topics[name]
     bytes_in = sum(each.bytes_in for each in loads)
     records = sum(snapshot.metered.records_in.get(each.partition, 0.0) for each in loads)
@@ -208,8 +219,8 @@ def _topic_row(snapshot: Snapshot, name: str, loads: Sequence[PartitionLoad]) ->
         count = view.partition_count
         if count > 1 and bytes_in >= _LEAST_RATE:
             skew = top.bytes_in * count / bytes_in
-            is_keyed = tail is None or tail.keys[0].name != ""
-            by_chance = most_by_chance(count, records * _WINDOW_S, bytes_in * _WINDOW_S, is_keyed)
+            is_keyed = tail is not None and tail.keys[0].name != ""
+            by_chance = most_by_chance(count, records * window_s, bytes_in * window_s, is_keyed)
             is_uneven = skew > max(min(Thresholds().max_over_mean, (count + 1) / 2), by_chance)
     return TopicRow(
         name,
@@ -301,7 +312,7 @@ def _rack_rows(snapshot: Snapshot) -> list[RackRow]:
         source = racks.get(each.leader, "")
         for replica in each.replicas:
             pair = source, racks.get(replica, "")
-            if replica != each.leader and pair[0] != pair[1]:
+            if all(pair) and pair[0] != pair[1]:
                 sums[pair] = sums.get(pair, 0.0) + each.bytes_in
     away = 1 - 1 / len(names)
     rows = [RackRow("replicate", *pair, rate) for pair, rate in sums.items()]

@@ -21,6 +21,7 @@ from trimtab.cli.selection import ADMIN_TIMEOUT_MS
 from trimtab.client.admin.async_admin import AsyncAdmin
 from trimtab.client.collector import Collector, Snapshot
 from trimtab.client.measure.history import LoadHistory
+from trimtab.client.measure.probe import PROBE_TOPIC
 from trimtab.kafka.errors import KafkaError, Unavailable, UsageError
 from trimtab.threads.loop_thread import LoopThread
 
@@ -128,10 +129,12 @@ class Watched(Source):
     ) -> None:
         super().__init__(is_live=True)
         self._options = {"default.api.timeout.ms": ADMIN_TIMEOUT_MS, **options}
+        self._window_s = window_s
         self._make = partial(
             Collector, goal=goal or Goal(), window_s=window_s, probes=probes, show_key=show_key
         )
         self._recorder = None if record is None else Recorder(record)
+        self._why_not_recorded = ""
         self._thread: LoopThread | None = None
         self._collector: Collector | None = None
         self._running: asyncio.Task[None] | None = None
@@ -152,6 +155,7 @@ class Watched(Source):
             self._thread.run(self._begin)
         except BaseException:
             self._thread.stop()
+            self._close_recorder()
             raise
         return self
 
@@ -176,8 +180,11 @@ class Watched(Source):
             error.add_note(str(reason))
         finally:
             self._thread.stop()
-            if self._recorder is not None:
-                self._recorder.close()
+            self._close_recorder()
+
+    def _close_recorder(self) -> None:
+        if self._recorder is not None:
+            self._recorder.close()
 
     def act(self, action: Callable[[Collector], object]) -> None:
         """Call a method of the collector, such as `carry_out`, on its thread.
@@ -217,19 +224,27 @@ class Watched(Source):
         assert self._collector is not None
         assert self._running is not None
         self._collector.stop()
-        async with asyncio.timeout(_END_S):
-            await asyncio.wait([self._running])
+        await asyncio.wait([self._running], timeout=_END_S)
+        if not self._running.done():
+            raise Unavailable(
+                f"the cluster has not let go within {_END_S:g} s: moves may go on, and the topic "
+                f"{PROBE_TOPIC} may be left"
+            )
         self._running.result()
 
     def _note(self) -> None:
         assert self._collector is not None
-        is_new = self.snapshot is not self._collector.snapshot
-        self.snapshot, self.trouble = self._collector.snapshot, self._collector.trouble
-        if is_new and self.snapshot is not None:
-            self.summary = summarize(self.snapshot)
-        if is_new and self.snapshot is not None and self._recorder is not None:
-            try:
-                self._recorder.write(self.snapshot)
-            except OSError as error:
-                self.trouble = f"the recording has ended: {error}"
+        snapshot = self._collector.snapshot
+        if snapshot is not None and snapshot is not self.snapshot:
+            self.summary = summarize(snapshot, self._window_s)
+            self.snapshot = snapshot  # last, as `wait` looks at its number
+            self._record(snapshot)
+        self.trouble = self._collector.trouble or self._why_not_recorded
         self._tell()
+
+    def _record(self, snapshot: Snapshot) -> None:
+        if self._recorder is not None:
+            try:
+                self._recorder.write(snapshot)
+            except OSError as error:
+                self._why_not_recorded = f"the recording has ended: {error}"

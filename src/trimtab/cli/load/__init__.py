@@ -1,18 +1,15 @@
-"""How a cluster's load is distributed: tables, plots, and what to do about it.
+"""How a cluster's load is distributed, and what to do about it: as it is now, or with its history.
 
-Takes a snapshot of any Kafka cluster (topics, brokers, disks, limits), and reads the sizes and
-times of its records with Spark: no values, and keys only to count the hot ones. Writes report.html,
-summary.json and the load tables as Parquet. Prints the rules that are broken, each with the command
-or the option that mends it.
+Without a verb: measures for some seconds from outside, on any Kafka, without Spark or Java. Prints
+brokers, the topics with most load, hot keys, groups that are behind, bytes between racks, and the
+rules that are broken, each with the command or the option that mends it. Changes nothing, and
+leaves nothing. Of keys it sees the newest records of the busiest partitions only.
 
-Reads all records, up to --max-bytes; if there is more, the newest part of each partition, the same
-share of all. Each run adds its snapshot to DIR/history. From the second run on, the report shows
-how fast disks fill and which consumer groups fall behind, so run it every hour or every day.
+`load report` reads the records themselves with Spark: all hot keys, load by time, growth of disks.
+Its options come after the verb.
 
-Without more, Spark runs in this process's own local mode. Started by spark-submit, or with
-SPARK_REMOTE set, the tables are computed by the cluster that those name.
-
-exit codes: 0 the report is written, 1 refused or failed, 2 misspelt command line, 130 Ctrl-C
+exit codes: 0 measured, or the report is written; 1 refused or failed, 2 misspelt command line,
+130 Ctrl-C, 143 SIGTERM
 """
 
 from __future__ import annotations
@@ -25,8 +22,9 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from trimtab.cli.live.options import LIVE_OPTIONS
 from trimtab.cli.options import add_client_options, add_options, read_client_options
 from trimtab.cli.selection import ADMIN_TIMEOUT_MS, connect_admin, match_names
 from trimtab.cli.style import say_note
@@ -44,6 +42,30 @@ if TYPE_CHECKING:
     from trimtab.spark.load.snapshots import Snapshot
 
 EXAMPLES = """\
+  trimtab load
+  trimtab load --bootstrap-server kafka:9092 --probe --json
+  trimtab load report --out /srv/load
+"""
+
+_REPORT: Final = """\
+Tables, plots, and what to do about a cluster's load, from its records.
+
+Takes a snapshot of any Kafka cluster (topics, brokers, disks, limits), and reads the sizes and
+times of its records with Spark: no values, and keys only to count the hot ones. Writes report.html,
+summary.json and the load tables as Parquet. Prints the rules that are broken, each with the command
+or the option that mends it.
+
+Reads all records, up to --max-bytes; if there is more, the newest part of each partition, the same
+share of all. Each run adds its snapshot to DIR/history. From the second run on, the report shows
+how fast disks fill and which consumer groups fall behind, so run it every hour or every day.
+
+Without more, Spark runs in this process's own local mode. Started by spark-submit, or with
+SPARK_REMOTE set, the tables are computed by the cluster that those name.
+
+exit codes: 0 the report is written, 1 refused or failed, 2 misspelt command line, 130 Ctrl-C
+"""
+
+_REPORT_EXAMPLES: Final = """\
   trimtab load report
   trimtab load report --bootstrap kafka:9092 --topics 'flights,audit.*' --since 24h
   trimtab load report --groups billing,search --keys hash --out /srv/load
@@ -58,12 +80,21 @@ class ReportFailed(KafkaError):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="report")
+    live = {
+        "--window SECONDS=10": "measure for so long; several times the interval at which consumers "
+        "commit",
+        **LIVE_OPTIONS,
+        "--top N=10": "rows of tables shown",
+        "--json": "print one JSON object",
+    }
+    add_options(parser, live, types=dict.fromkeys(("--window", "--cost-per-gb"), float))
+    add_client_options(parser, servers=("--bootstrap",))
+    verbs = parser.add_subparsers(dest="verb", metavar="report", action=_Verb)
     command = verbs.add_parser(
         "report",
-        help="tables, plots, and what to do",
-        description=__doc__,
-        epilog=f"examples:\n{EXAMPLES}",
+        help="tables, plots, and what to do, from the records, with Spark",
+        description=_REPORT,
+        epilog=f"examples:\n{_REPORT_EXAMPLES}",
     )
     options = {
         "--topics NAME,…": "names or regular expressions (default: all topics that are not "
@@ -88,7 +119,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_client_options(command, servers=("--bootstrap",))
 
 
+class _Verb(argparse._SubParsersAction):  # type: ignore[type-arg] # no class of its own to index
+    """Refuses options before the verb, which argparse would replace by the verb's defaults."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        for action in parser._actions:
+            if getattr(namespace, action.dest, action.default) != action.default:
+                name = action.option_strings[0]
+                parser.error(f"{name} comes before {values[0]}: write its options after it")
+        super().__call__(parser, namespace, values, option_string)
+
+
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.verb is None:
+        from trimtab.cli.load.live import run_live
+
+        return run_live(arguments)
     from trimtab.spark.session.local import check_local_options, check_packages
 
     check_packages()

@@ -91,10 +91,14 @@ class LoadHistory:
         }
         self._frames = (*kept, _Frame(at, self._starts, rates, brokers))
 
-    def of_broker(self, broker: int) -> tuple[Curve, Curve]:
+    # With `last` only so many of the newest times.
+
+    def of_broker(self, broker: int, last: int = _MOST_FRAMES) -> tuple[Curve, Curve]:
         """Bytes/s written to a broker, and sent by its leaders."""
         known = [
-            (each.at, *each.brokers[broker]) for each in self._frames if broker in each.brokers
+            (each.at, *each.brokers[broker])
+            for each in self._frames[-last:]
+            if broker in each.brokers
         ]
         times = tuple(at for at, _, _ in known)
         return (
@@ -102,27 +106,27 @@ class LoadHistory:
             Curve(times, tuple(sent for _, _, sent in known)),
         )
 
-    def of_topic(self, topic: str) -> Curve:
+    def of_topic(self, topic: str, last: int = _MOST_FRAMES) -> Curve:
         """Bytes/s that producers send to a topic; partitions that were not measured count 0."""
         times, values = [], []
-        for frame, rates in self._of(topic):
+        for frame, rates in self._of(topic, last):
             times.append(frame.at)
             values.append(sum(rate for rate in rates if rate == rate))
         return Curve(tuple(times), tuple(values))
 
-    def of_partition(self, topic: str, partition: int) -> Curve:
+    def of_partition(self, topic: str, partition: int, last: int = _MOST_FRAMES) -> Curve:
         """Bytes/s that producers send to a partition."""
         known = [
             (frame.at, rates[partition])
-            for frame, rates in self._of(topic)
+            for frame, rates in self._of(topic, last)
             if partition < len(rates)
         ]
         return Curve(tuple(at for at, _ in known), tuple(rate for _, rate in known))
 
-    def _of(self, topic: str) -> list[tuple[_Frame, array[float]]]:
+    def _of(self, topic: str, last: int) -> list[tuple[_Frame, array[float]]]:
         return [
             (frame, frame.bytes_in[start : start + count])
-            for frame in self._frames
+            for frame in self._frames[-last:]
             if (place := frame.starts.get(topic)) is not None
             for start, count in [place]
         ]

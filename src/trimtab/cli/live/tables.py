@@ -1,0 +1,466 @@
+"""The tables that `trimtab top` and `trimtab load` show of a summary.
+
+A table has its rows as they are; cells are made of those that are shown, so 9,000 topics cost what
+sorting them costs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from heapq import nlargest, nsmallest
+from typing import Any, Final, NamedTuple
+
+from trimtab.balance.advice import SEVERITIES
+from trimtab.balance.cluster_load import PartitionLoad
+from trimtab.cli.balance import describe_plan
+from trimtab.cli.groups.watching import say_when, show_time
+from trimtab.cli.limits import PlannedTopic, try_out
+from trimtab.cli.live.findings import Finding
+from trimtab.cli.live.rows import RackRow, Summary, list_lags, list_partitions, usage_of
+from trimtab.cli.style import ERROR, WARNING
+from trimtab.cli.table import show_bytes
+from trimtab.client.collector import Snapshot
+from trimtab.client.measure.history import LoadHistory
+from trimtab.client.measure.lag import GroupLag, PartitionLag
+from trimtab.client.measure.tails import Share
+
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_RECENT: Final = 10
+"""Frames of a sparkline: fifty seconds in a cluster of fewer than 5,000 partitions."""
+_SIZES: Final = (10, 50, 100, 200, 500, 1_000)
+"""Partitions of topics that are tried out."""
+_DAY_S: Final = 86_400
+_KINDS: Final = {"replicate": "replicas", "produce": "producers", "consume": "consumers"}
+
+
+class Column(NamedTuple):
+    """A column of a table.
+
+    Attributes:
+        value: of a row; rows are sorted by it. None is shown as `-`, and is last.
+        show: that value.
+        is_number: whether it is aligned right, and the largest is first.
+        sorts: whether rows may be sorted by it.
+    """
+
+    head: str
+    value: Callable[[Any], Any]
+    show: Callable[[Any], str] = str
+    is_number: bool = True
+    sorts: bool = True
+
+
+class Table(NamedTuple):
+    """Rows of one kind.
+
+    Attributes:
+        identify: a row's name, by which it is filtered, and found again in a later table.
+        explain: what the cells of a row do not say.
+        colour: of `trimtab.cli.style`.
+        opens: the kind and the name of what a row is about.
+        note: what to say if there are no rows.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Any]
+    identify: Callable[[Any], str]
+    explain: Callable[[Any], str] = lambda _: ""
+    colour: Callable[[Any], str | None] = lambda _: None
+    opens: Callable[[Any], tuple[str, str] | None] = lambda _: None
+    note: str = ""
+
+    def choose(self, words: str, column: int | None, is_last_first: bool, most: int) -> list[Any]:
+        """The first rows.
+
+        Args:
+            words: those that the name must have; in any case.
+            column: to sort by; None for the order of the table.
+        """
+        wanted = words.lower().split()
+        found = self.rows
+        if wanted:
+            names = ((row, self.identify(row).lower()) for row in found)
+            found = [row for row, name in names if all(word in name for word in wanted)]
+        if column is None:
+            return list(found[:most])
+        of = self.columns[column].value
+        if self.columns[column].is_number == is_last_first:
+            return nsmallest(most, found, key=lambda row: _order(of(row), is_first=False))
+        return nlargest(most, found, key=lambda row: _order(of(row), is_first=True))
+
+    def write(self, row: Any) -> list[str]:
+        """The cells of a row."""
+        values = [(column.show, column.value(row)) for column in self.columns]
+        return ["-" if value is None else show_text(show(value)) for show, value in values]
+
+
+def _order(value: Any, is_first: bool) -> tuple[bool, Any]:
+    return (value is None) != is_first, 0 if value is None else value
+
+
+def show_text(text: str) -> str:
+    """What others have named, such as a group, without what a terminal would obey."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+def draw(values: Iterable[float]) -> str:
+    """A sparkline from 0 to the largest value; a blank where it is not known."""
+    shown = list(values)
+    most = max((value for value in shown if value == value), default=0.0) or 1.0
+    steps = len(_BLOCKS) - 1
+    return "".join(
+        _BLOCKS[round(max(0.0, value) / most * steps)] if value == value else " " for value in shown
+    )
+
+
+# Tables of the cluster
+
+
+def of_findings(findings: Sequence[Finding]) -> Table:
+    return Table(
+        [
+            Column("severity", lambda each: each.advice.severity, _severity, False),
+            Column("where", lambda each: each.subject, is_number=False),
+            Column("what", lambda each: each.evidence, is_number=False),
+        ],
+        findings,
+        lambda each: f"{each.subject} {each.advice.rule}",
+        lambda each: f"{each.evidence}\n→ {each.advice.action}",
+        lambda each: (ERROR, WARNING, None)[each.advice.severity - 1],
+        lambda each: (each.kind, each.name) if each.name else None,
+        "Nothing to do: no rule is broken.",
+    )
+
+
+def _severity(number: int) -> str:
+    return SEVERITIES[number].lower()
+
+
+def of_brokers(summary: Summary, history: LoadHistory | None = None) -> Table:
+    def explain(row: Any) -> str:
+        answers = "" if row.answer_s is None else f"; answers in {_milliseconds(row.answer_s)}"
+        slowest = "" if row.p99_s is None else f", 99 % within {_milliseconds(row.p99_s)}"
+        free = "" if row.free is None else f"; has room for {row.free:,} replicas"
+        return f"{row.why or 'no more load than others'}{answers}{slowest}{free}"
+
+    columns = [
+        Column("broker", lambda row: row.broker),
+        Column("rack", lambda row: row.rack, is_number=False),
+        Column("state", lambda row: row.state, is_number=False),
+        Column("level", lambda row: row.level, lambda level: f"{level:.2f}"),
+        Column("sent/s", lambda row: row.sent, show_bytes),
+        Column("answers", lambda row: row.p99_s or row.answer_s, _milliseconds),
+        Column("disk", lambda row: _used(row.disk, row.disk_free), lambda used: f"{used:.0%}"),
+        Column("written/s", lambda row: row.written, show_bytes),
+        Column("leaders", lambda row: row.leaders, _count),
+        Column("replicas", lambda row: row.replicas, _count),
+    ]
+    if history is not None:
+        columns.insert(5, _spark(lambda row: history.of_broker(row.broker, _RECENT)[1].values))
+    return Table(
+        columns,
+        summary.brokers,
+        lambda row: f"{row.broker} {row.rack or ''} {row.state}",
+        explain,
+        lambda row: ERROR if row.state == "down" else WARNING if row.why else None,
+        lambda row: ("broker", str(row.broker)),
+    )
+
+
+def of_topics(summary: Summary, history: LoadHistory | None = None) -> Table:
+    def explain(row: Any) -> str:
+        skew = "" if row.skew is None else f"partition {row.largest} gets {row.skew:.1f} x the mean"
+        if skew and not row.is_uneven:
+            skew += ", which may be chance"
+        return "; ".join(filter(None, (skew, row.why))) or "too little load to judge its skew"
+
+    columns = [
+        Column("topic", lambda row: row.topic, is_number=False),
+        Column("partitions", lambda row: row.partitions, _count),
+        Column("copies", lambda row: row.factor),
+        Column("in/s", lambda row: row.bytes_in, show_bytes),
+        Column("out/s", lambda row: row.bytes_out, show_bytes),
+        Column("records/s", lambda row: row.records_in, lambda rate: f"{rate:,.0f}"),
+        Column("skew", lambda row: row.skew, lambda skew: f"{skew:.1f} x"),
+        Column("size", lambda row: row.size, show_bytes),
+    ]
+    if history is not None:
+        columns.insert(4, _spark(lambda row: history.of_topic(row.topic, _RECENT).values))
+    return Table(
+        columns,
+        summary.topics,
+        lambda row: row.topic,
+        explain,
+        lambda row: (
+            ERROR
+            if row.without_leader
+            else WARNING
+            if row.is_uneven or row.under_replicated
+            else None
+        ),
+        lambda row: ("topic", row.topic),
+        "There are no topics.",
+    )
+
+
+def of_groups(summary: Summary) -> Table:
+    return Table(
+        [
+            Column("group", lambda row: row.group, is_number=False),
+            Column("partitions", lambda row: row.partitions, _count),
+            Column("lag", lambda row: row.lag, _count),
+            Column("cleared in", _seconds_to_clear, _say_seconds),
+            Column("trend", lambda row: row.trend, is_number=False),
+            Column("written/s", lambda row: row.written_per_s, _rate),
+            Column("read/s", lambda row: row.read_per_s, _rate),
+        ],
+        summary.groups,
+        lambda row: row.group,
+        colour=_colour_of_trend,
+        opens=lambda row: ("group", row.group),
+        note="No group has committed offsets.",
+    )
+
+
+def of_racks(summary: Summary, cost_per_gb: float) -> Table:
+    def explain(row: RackRow) -> str:
+        if row.kind == "replicate":
+            return "measured: what followers fetch from leaders in the other rack"
+        if row.kind in _KINDS:
+            return (
+                f"an estimate: no broker tells where {_KINDS[row.kind]} are, so as if they were "
+                "spread evenly over the racks, and none used the nearest broker"
+            )
+        return "replicas as measured, and clients as if they were spread evenly over the racks"
+
+    total = sum(row.rate for row in summary.racks)
+    return Table(
+        [
+            Column("by", lambda row: _KINDS.get(row.kind, row.kind), is_number=False),
+            Column("from", lambda row: row.source or "any", is_number=False),
+            Column("to", lambda row: row.target or "another", is_number=False),
+            Column("bytes/s", lambda row: row.rate, show_bytes),
+            Column("a day", lambda row: row.rate * _DAY_S, show_bytes),
+            *(
+                Column(head, partial(_cost, cost_per_gb, days), lambda cost: f"{cost:,.2f}")
+                for head, days in (("cost a day", 1), ("cost in 30 days", 30))
+            ),
+        ],
+        [RackRow("all", "", "", total), *summary.racks] if summary.racks else [],
+        lambda row: f"{row.kind} {row.source} {row.target}",
+        explain,
+        note="No traffic between racks: brokers have no broker.rack, or all the same one.",
+    )
+
+
+def _cost(cost_per_gb: float, days: int, row: RackRow) -> float:
+    return row.rate * _DAY_S * days / 1e9 * cost_per_gb
+
+
+def of_room(summary: Summary, asked: Sequence[PlannedTopic] = ()) -> Table:
+    """Whether one further topic would fit, by its size.
+
+    Args:
+        asked: topics to try out beside the usual ones.
+    """
+    usage = usage_of(summary.snapshot)
+    factors = Counter(row.factor for row in summary.topics if not row.topic.startswith("__"))
+    factor = factors.most_common(1)[0][0] if factors else min(3, max(1, len(usage.racks)))
+    outcomes = [
+        try_out(usage, [each])[0]
+        for each in (*asked, *(PlannedTopic("a topic", count, factor) for count in _SIZES))
+    ]
+
+    def explain(row: dict[str, Any]) -> str:
+        if not row["fits"]:
+            return f"at most {row['most_partitions']:,} partitions fit: {row['why']}"
+        added = row["added"].items()
+        return "new replicas: " + ", ".join(f"{count} on broker {id}" for id, count in added)
+
+    return Table(
+        [
+            Column("partitions", lambda row: row["partitions"], _count),
+            Column("copies", lambda row: row["replication_factor"]),
+            Column("fits", lambda row: "yes" if row["fits"] else "no", is_number=False),
+            Column("why not", lambda row: row["why"], is_number=False),
+        ],
+        outcomes,
+        lambda row: f"{row['partitions']}x{row['replication_factor']}",
+        explain,
+        lambda row: None if row["fits"] else WARNING,
+    )
+
+
+def of_plan(snapshot: Snapshot) -> Table:
+    lines: list[str] = []
+    progress = snapshot.progress
+    if progress is not None:
+        left = f"{progress.unfinished:,} of {progress.changes:,} partitions to go"
+        lines += [": ".join(filter(None, (progress.stage.value, progress.error or left))), ""]
+    if snapshot.plan is not None:
+        lines += describe_plan(snapshot.plan.plan).splitlines()
+    return Table(
+        [Column("what `trimtab balance` would do", lambda line: line[1], is_number=False)],
+        list(enumerate(lines)),
+        lambda line: line[1],
+        lambda line: line[1],
+        note="The first plan is being made …",
+    )
+
+
+# Tables of one broker, topic or group
+
+
+def of_partitions(
+    summary: Summary, history: LoadHistory, topic: str = "", broker: int | None = None
+) -> Table:
+    """The measured partitions of a topic, or of a broker, of which it sends most first."""
+    snapshot = summary.snapshot
+    if broker is None:
+        rows = list_partitions(snapshot, topic)
+    else:
+        rows = [each for each in snapshot.metered.load.partitions if broker in each.replicas]
+        rows.sort(key=lambda each: -each.leader_out if each.leader == broker else 0.0)
+    mean = sum(each.bytes_in for each in rows) / max(1, len(rows))
+    columns = [
+        Column("partition", lambda row: row.partition, str, False),
+        Column("leader", lambda row: row.leader if row.leader >= 0 else None),
+        Column("in/s", lambda row: row.bytes_in, show_bytes),
+        _spark(lambda row: history.of_partition(row[0].topic, row[0].partition, _RECENT).values),
+        Column("x mean", lambda row: row.bytes_in / mean if mean else None, lambda x: f"{x:.2f}"),
+        Column("out/s", lambda row: row.bytes_out, show_bytes),
+        Column("records/s", lambda row: snapshot.metered.records_in.get(row.partition), _rate),
+        Column("size", lambda row: row.size, show_bytes),
+    ]
+    if broker is not None:
+        columns[4] = Column(
+            "sent/s", lambda row: row.leader_out if row.leader == broker else 0.0, show_bytes
+        )
+    left_out = [
+        f"{each}: {why}"
+        for each, why in snapshot.metered.left_out.items()
+        if each.topic == topic and broker is None
+    ]
+    return Table(
+        columns,
+        rows,
+        lambda row: str(row.partition),
+        _replicas,
+        _colour_of_replicas,
+        lambda row: ("topic", row.partition.topic) if broker is not None else None,
+        "; ".join(left_out[:3]) or "No partition is measured yet.",
+    )
+
+
+def _replicas(row: PartitionLoad) -> str:
+    missing = sorted(set(row.replicas) - row.in_sync)
+    behind = f"; not in sync: {', '.join(map(str, missing))}" if missing else ""
+    return f"{row.partition}: replicas on brokers {', '.join(map(str, row.replicas))}{behind}"
+
+
+def _colour_of_replicas(row: PartitionLoad) -> str | None:
+    return ERROR if row.leader < 0 else WARNING if len(row.in_sync) < len(row.replicas) else None
+
+
+def of_consumers(summary: Summary, topic: str = "", group: str = "") -> Table:
+    """The lag of groups in a topic, or of one group in its partitions; the largest first."""
+    return Table(
+        [
+            Column("group", lambda row: row.group, is_number=False),
+            Column("partition", lambda row: row.partition, str, False),
+            Column("lag", lambda row: row.lag, _count),
+            Column("cleared in", _seconds_to_clear, _say_seconds),
+            Column("trend", lambda row: row.trend, is_number=False),
+            Column("written/s", lambda row: row.written_per_s, _rate),
+            Column("read/s", lambda row: row.read_per_s, _rate),
+            Column("committed", lambda row: row.committed, _count),
+        ],
+        list_lags(summary.snapshot, topic, group),
+        lambda row: f"{row.group} {row.partition}",
+        lambda row: f"{row.group} in {row.partition}: {say_when(row)}",
+        _colour_of_trend,
+        lambda row: ("topic", row.partition.topic) if group else ("group", row.group),
+        "No group has committed offsets here.",
+    )
+
+
+class KeyShare(NamedTuple):
+    """What one key, or one producer, has of the newest bytes of a partition."""
+
+    partition: Any
+    share: Share
+
+
+def of_tails(summary: Summary, kind: str, topic: str = "") -> Table:
+    """Who has written the newest records.
+
+    Args:
+        kind: "keys" or "producers".
+        topic: "" for all that were read.
+    """
+    rows = [
+        KeyShare(partition, share)
+        for partition, tail in summary.snapshot.tails.items()
+        if topic in ("", partition.topic)
+        for share in getattr(tail, kind)
+    ]
+    nameless = "without a key" if kind == "keys" else "without an id"
+    return Table(
+        [
+            Column("partition", lambda row: row.partition, str, False),
+            Column("share", lambda row: row.share.share, lambda share: f"{share:.0%}"),
+            Column(
+                kind.removesuffix("s"),
+                lambda row: row.share.name,
+                lambda name: name or f"({nameless})",
+                False,
+            ),
+        ],
+        rows,
+        lambda row: f"{row.partition} {row.share.name}",
+        lambda row: f"{row.share.share:.1%} of the newest 256 KiB of {row.partition}",
+        note="Not read: of each of the eight busiest topics the largest partition is, unless keys "
+        "are not to be shown.",
+    )
+
+
+def _spark(values: Callable[[Any], Sequence[float]]) -> Column:
+    return Column("lately", values, draw, False, sorts=False)
+
+
+def _colour_of_trend(row: GroupLag | PartitionLag) -> str | None:
+    return WARNING if row.trend == "growing" else None
+
+
+def _seconds_to_clear(row: GroupLag | PartitionLag) -> float | None:
+    if row.seconds_to_clear is None and row.trend is not None:
+        return float("inf")
+    return row.seconds_to_clear
+
+
+def _say_seconds(seconds: float) -> str:
+    if seconds == float("inf"):
+        return "never at this rate"
+    return show_time(seconds) if seconds else "no lag"
+
+
+def _used(disk: int | None, free: int | None) -> float | None:
+    return None if not disk or free is None else 1 - free / disk
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:,.0f} ms" if seconds >= 0.01 else f"{1000 * seconds:.1f} ms"
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.1f}"
