@@ -37,6 +37,7 @@ _SUMMARIES = {
     "dump-log": "print and check the files of a log: segments, indexes",
     "produce": "send each line of standard input as a record",
     "consume": "print the records of topics, also as a member of a group",
+    "copy": "copy the records of a topic to another one, also in another cluster",
     "groups": "list, describe, reset and delete consumer groups, and show their lag",
     "transactions": "list and describe transactions, find and abort those that hang",
     "offsets": "print first and last offsets, or offsets by timestamp",

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trimtab.cli.consume import add_topics, read_pattern
+from trimtab.cli.consume import add_topics, read_topics
 from trimtab.cli.date_format import parse_date_format
 from trimtab.cli.metrics import describe_metrics, list_metrics, print_metrics
 from trimtab.cli.options import (
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     from trimtab.client.blocking.consumer import Consumer
 
     options = read_options(arguments)
-    topics = [arguments.topic] if arguments.include is None else read_pattern(arguments.include)
+    topics = read_topics(arguments)
     is_json, is_detailed = arguments.json, arguments.show_detailed_stats
     if not is_json and not arguments.hide_header:
         print(DETAILED_HEAD if is_detailed else HEAD, flush=True)

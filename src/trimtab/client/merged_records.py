@@ -240,6 +240,10 @@ class Counted:
 
     _merge: Merge
 
+    def offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What `commit` stores, to look at or for `Producer.send_offsets_to_transaction`."""
+        return self._merge.offsets()
+
     @property
     def held(self) -> int:
         """How many records wait for earlier ones."""
@@ -305,4 +309,4 @@ class AsyncMergedRecords(Counted):
 
         Records behind it that were returned are read again by who begins there.
         """
-        await self._consumer.commit(self._merge.offsets())
+        await self._consumer.commit(self.offsets())

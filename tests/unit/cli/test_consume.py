@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
+import re
 import signal
 import subprocess
 import sys
@@ -15,72 +15,18 @@ import pytest
 from trimtab import Admin, Cluster, Producer
 from trimtab.cli import consume, main, make_parser
 from trimtab.cli.consume import (
-    TextFormat,
+    choose_format,
     configure,
     read_formatter,
     read_limit,
     read_options,
-    read_pattern,
+    read_registry,
+    read_topics,
     wait_ms,
-    write_json,
 )
+from trimtab.cli.consume.reading import read_bounds
 from trimtab.client.partitioner.split_records import SPLIT_HEADER, write_split
 from trimtab.kafka.errors import UsageError
-from trimtab.kafka.records import Record, TimestampType
-
-RECORD = Record(
-    topic="t",
-    partition=2,
-    offset=7,
-    timestamp=1700000000000,
-    timestamp_type=TimestampType.CREATE_TIME,
-    key=b"k",
-    value="ü".encode(),
-    headers=[("a", b"1"), ("b", None)],
-)
-EVERYTHING = {
-    f"print.{name}": "true" for name in ("timestamp", "partition", "offset", "headers", "key")
-}
-
-
-def test_only_the_value_is_printed_unless_more_is_asked_for() -> None:
-    assert TextFormat({}).write(RECORD) == "ü\n".encode()
-
-
-def test_everything_is_printed_in_the_order_of_kafkas_formatter() -> None:
-    assert TextFormat(EVERYTHING).write(RECORD) == (
-        "CreateTime:1700000000000\tPartition:2\tOffset:7\ta:1,b:null\tk\tü\n".encode()
-    )
-
-
-def test_nothing_is_shown_as_nothing() -> None:
-    bare = RECORD._replace(key=None, value=None, headers=[], timestamp_type=TimestampType.NONE)
-    assert TextFormat(EVERYTHING | {"null.literal": "-"}).write(bare) == (
-        b"NO_TIMESTAMP\tPartition:2\tOffset:7\tNO_HEADERS\t-\t-\n"
-    )
-
-
-def test_separators_can_be_chosen() -> None:
-    chosen = TextFormat({"print.key": "true", "key.separator": "=", "line.separator": "\\n\\n"})
-    assert chosen.write(RECORD) == "k=ü\n\n".encode()
-
-
-def test_an_unknown_property_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"unknown formatter property 'print.keys'"):
-        TextFormat({"print.keys": "true"})
-
-
-def test_json_holds_everything_and_bytes_as_base64() -> None:
-    assert json.loads(write_json(RECORD._replace(key=b"\xff"))) == {
-        "topic": "t",
-        "partition": 2,
-        "offset": 7,
-        "timestamp": 1700000000000,
-        "timestampType": "CREATE_TIME",
-        "keyBase64": "/w==",
-        "value": "ü",
-        "headers": [{"name": "a", "value": "1"}, {"name": "b", "value": None}],
-    }
 
 
 def test_a_poll_waits_no_longer_than_the_timeout_leaves() -> None:
@@ -103,9 +49,14 @@ def parse(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+def options_of(*words: str) -> dict[str, object]:
+    arguments = parse("--topic", "t", *words)
+    return read_options(arguments, read_bounds(arguments, 0))
+
+
 def test_options_of_the_command_become_options_of_the_consumer() -> None:
-    words = ("--topic", "t", "--group", "g", "--from-beginning", "-X", "fetch.min.bytes=5")
-    options = read_options(parse(*words, "--isolation-level", "read_committed"))
+    words = ("--group", "g", "--from-beginning", "-X", "fetch.min.bytes=5")
+    options = options_of(*words, "--isolation-level", "read_committed")
     assert options == {
         "bootstrap.servers": "127.0.0.1:9092",
         "client.id": "console-consumer",
@@ -114,8 +65,11 @@ def test_options_of_the_command_become_options_of_the_consumer() -> None:
         "isolation.level": "read_committed",
         "fetch.min.bytes": "5",
     }
-    assert "group.id" not in read_options(parse("--topic", "t", "-X", "client.id=mine"))
-    assert read_options(parse("--topic", "t", "-X", "client.id=mine"))["client.id"] == "mine"
+    assert "group.id" not in options_of("-X", "client.id=mine")
+    assert options_of("-X", "client.id=mine")["client.id"] == "mine"
+    assert options_of("--last", "5")["auto.offset.reset"] == "none"
+    assert options_of("--from-beginning", "--until", "5s")["auto.offset.reset"] == "none"
+    assert options_of("--since", "5s", "--follow")["auto.offset.reset"] == "earliest"
 
 
 @pytest.mark.parametrize(
@@ -126,18 +80,52 @@ def test_options_of_the_command_become_options_of_the_consumer() -> None:
         ("-X group.id=g --offset 5", "--offset does not go with a group"),
         ("--merge --partition 0", "--partition 0 does not go with --merge"),
         ("--from-beginning -X auto.offset.reset=latest", "--from-beginning, but auto.offset.reset"),
+        ("--group g --last 5", "--last does not go with a group"),
+        ("--group g --since 5s", "--since does not go with a group"),
+        ("--group g --until 5s", "--until does not go with a group"),
+        ("--group g --follow", "--follow does not go with a group"),
+        ("--last 5 --merge", "--merge and --last are both given"),
+        ("--last 5 --from-beginning", "--last and --from-beginning are both given"),
+        ("--since 5s --offset earliest", "--since and --offset are both given"),
+        ("--until 5s", "--until 5s needs where to begin: give --since, --last, --from"),
+        ("--until 5s --offset latest", "--until 5s needs where to begin"),
+        ("--until 5s --from-beginning --follow", "--until 5s does not go with --follow"),
+        ("--from-beginning --follow", "--follow goes with --last or --since"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(words: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        read_options(parse("--topic", "t", *words.split()))
+        options_of(*words.split())
 
 
 def test_a_partition_is_one_of_a_topic() -> None:
-    with pytest.raises(UsageError, match="--partition 0 needs --topic"):
-        read_options(parse("--include", "t", "--partition", "0"))
+    for words in ((), ("--last", "5")):
+        arguments = parse("--include", "t", "--partition", "0", *words)
+        with pytest.raises(UsageError, match="--partition 0 needs --topic"):
+            read_options(arguments, read_bounds(arguments, 0))
+
+
+def test_topics_are_listed_or_match() -> None:
+    assert read_topics(parse("--topic", "a,b", "--topic", "c", "--topic", "a")) == ["a", "b", "c"]
+    assert read_topics(parse("--include", "t.*")) == re.compile("t.*")
     with pytest.raises(UsageError, match=r"'t\['.* is not a regular expression"):
-        read_pattern("t[")
+        read_topics(parse("--include", "t["))
+
+
+@pytest.mark.parametrize("other", ["--json", "--property a=b", "--formatter-config /nowhere"])
+def test_there_is_one_way_to_print(other: str) -> None:
+    with pytest.raises(UsageError):
+        choose_format(parse("--topic", "t", "--format", "{key}", *other.split()))
+
+
+def test_settings_of_a_registry_need_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_registry(parse("--topic", "t")) is None
+    with pytest.raises(UsageError, match="need its address: --schema-registry URL"):
+        read_registry(parse("--topic", "t", "--schema-registry-property", "timeout=5"))
+    monkeypatch.setitem(sys.modules, "confluent_kafka.schema_registry", None)
+    monkeypatch.delitem(sys.modules, "trimtab.cli.consume.decoding", raising=False)
+    with pytest.raises(UsageError, match=r"pip install 'trimtab\[schema-registry\]'"):
+        read_registry(parse("--topic", "t", "--schema-registry", "http://127.0.0.1:1"))
 
 
 def test_a_property_overrides_the_file(tmp_path: Path) -> None:
@@ -152,6 +140,7 @@ def test_a_property_overrides_the_file(tmp_path: Path) -> None:
 Run = Callable[..., tuple[int, str, str]]
 
 RECORDS = 1200
+BEGAN = 1_769_846_400_000
 SPLIT = 300
 """Records of a split key, in the topic `split`."""
 
@@ -167,9 +156,11 @@ def cluster() -> Iterator[Cluster]:
             for number in range(SPLIT):
                 headers = [(SPLIT_HEADER, write_split(7, number, 0))]
                 partition = number * number % 3
-                producer.send("split", b"%d" % number, partition=partition, headers=headers)
+                value, at = b"%d" % number, BEGAN + number
+                producer.send("split", value, None, headers, partition, at)
             for number in range(RECORDS):
-                producer.send("t", b"%d" % number, partition=number % 3)
+                at = BEGAN + SPLIT + number
+                producer.send("t", b"%d" % number, partition=number % 3, timestamp=at)
         yield cluster
 
 
@@ -229,6 +220,73 @@ def test_topics_are_included_by_an_expression(run: Run) -> None:
     code, shown, errors = run("--include", "[xyz]")
     assert (code, shown) == (1, "")
     assert errors.startswith("trimtab consume: --include '[xyz]': no topic matches")
+
+
+def test_several_topics_are_read(run: Run) -> None:
+    words = ("--topic", "t,u", "--topic", "split", "--from-beginning")
+    for group in ((), ("--group", "several")):
+        code, shown, _ = run(*words, "--max-messages", str(RECORDS + SPLIT), *group)
+        assert (code, len(shown.split())) == (0, RECORDS + SPLIT)
+    code, shown, errors = run("--topic", "t,u", "--partition", "0")
+    assert (code, "--partition 0 is of one topic: name only one" in errors) == (1, True)
+    code, shown, errors = run("--topic", "t", "--offset", "5")
+    assert (code, "--offset 5 needs --partition" in errors) == (1, True)
+
+
+def test_the_last_records_are_printed_oldest_first_and_that_is_the_end(run: Run) -> None:
+    code, shown, errors = run("--topic", "t,split", "--last", "5", "--format", "{topic} {value}")
+    assert (code, errors) == (0, "Processed a total of 5 messages\n")
+    assert shown.split("\n")[:-1] == [f"t {number}" for number in range(RECORDS - 5, RECORDS)]
+    code, shown, _ = run("--topic", "t", "--partition", "1", "--last", "2")
+    assert (code, shown) == (0, "1195\n1198\n")
+    words = ("--topic", "t", "--last", "4", "--where", "value ~ '00$'", "--max-messages", "3")
+    assert run(*words)[:2] == (0, "800\n900\n1000\n")
+    assert run("--topic", "u", "--last", "4")[:2] == (0, "")
+
+
+def test_after_the_last_records_come_new_ones(cluster: Cluster) -> None:
+    words = ("--topic", "u", "--last", "2", "--follow", "--max-messages", "3")
+    server = ("--bootstrap-server", cluster.bootstrap_servers)
+    command = [sys.executable, "-m", "trimtab", "consume", *words, *server]
+    with Producer(cluster.bootstrap_servers) as producer:
+        for text in (b"before", b"last"):
+            producer.send("u", text).result()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            first = [process.stdout.readline() for _ in range(2)]
+            producer.send("u", b"new").result()
+            rest = process.stdout.read()
+    assert (first, rest, process.returncode) == ([b"before\n", b"last\n"], b"new\n", 0)
+
+
+def test_records_of_a_time_are_printed(cluster: Cluster, run: Run) -> None:
+    with Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topic("timed", partitions=2)
+    now = int(time.time() * 1000)
+    with Producer(cluster.bootstrap_servers) as producer:
+        for number in range(100):
+            at = now - (100 - number) * 60_000
+            producer.send("timed", b"%d" % number, partition=number % 2, timestamp=at)
+        producer.send("timed", b"out of order", partition=0, timestamp=now - 90 * 60_000)
+    code, shown, errors = run("--topic", "timed", "--since", "10m30s")
+    assert (code, sorted(map(int, shown.split()))) == (0, [*range(90, 100)])
+    assert errors == "Processed a total of 10 messages\n"
+    code, shown, _ = run("--topic", "timed", "--since", "10m30s", "--until", "5m30s", "--merge")
+    assert (code, sorted(map(int, shown.split()))) == (0, [*range(90, 95)])
+    code, shown, _ = run("--topic", "timed", "--from-beginning", "--until", "95.5m")
+    assert (code, sorted(map(int, shown.split()))) == (0, [*range(5)])
+    words = ("--topic", "timed", "--partition", "1", "--offset", "1", "--until", "94.5m")
+    assert run(*words)[:2] == (0, "3\n5\n")
+    code, shown, _ = run("--topic", "timed", "--since", "3.5m", "--follow", "--max-messages", "3")
+    assert (code, sorted(map(int, shown.split()))) == (0, [97, 98, 99])
+
+
+def test_a_group_has_read_no_further_than_what_it_has_printed(cluster: Cluster, run: Run) -> None:
+    words = ("--topic", "t", "--group", "chosen", "--where", "value ~ '7$'")
+    code, first, _ = run(*words, "--from-beginning", "--max-messages", "20")
+    assert (code, len(first.split())) == (0, 20)
+    rest = run(*words, "--timeout-ms", "2000")[1]
+    assert sorted(map(int, (first + rest).split())) == [*range(7, RECORDS, 10)]
 
 
 def test_records_that_could_not_be_printed_are_not_committed(

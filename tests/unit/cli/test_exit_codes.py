@@ -29,6 +29,7 @@ REFUSED = {
     "dump-log": "dump-log --files /nowhere.log",
     "produce": "produce --topic t --line-reader x",
     "consume": "consume --topic t --max-messages -5",
+    "copy": "copy --topic t --where x",
     "groups": "groups --describe",
     "transactions": "transactions describe",
     "offsets": "offsets --time x",

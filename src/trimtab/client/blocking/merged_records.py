@@ -47,7 +47,7 @@ class MergedRecords(Counted):
 
     @like(AsyncMergedRecords.commit)
     def commit(self) -> None:
-        self._consumer.commit(self._merge.offsets())
+        self._consumer.commit(self.offsets())
 
 
 @overload
