@@ -11,6 +11,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,9 +86,10 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
     number = 0
     try:
         with gzip.open(file_path, "rb") as file:
-            head = json.loads(file.readline())
-            if not isinstance(head, dict) or {name: head.get(name) for name in _HEAD} != _HEAD:
-                raise UsageError(f"{file_path} is no recording of this version of trimtab")
+            with refusing_malformed(file_path, 1):
+                head = json.loads(file.readline())
+                if {name: head.get(name) for name in _HEAD} != _HEAD:
+                    raise UsageError(f"{file_path} is no recording of this version of trimtab")
             while True:
                 try:
                     line = file.readline()
@@ -96,15 +98,26 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
                 if not line.endswith(b"\n"):
                     return
                 number += 1
-                yield from_json(json.loads(line), topics, number)
+                with refusing_malformed(file_path, number + 1):
+                    snapshot = from_json(json.loads(line), topics, number)
+                yield snapshot
     except FileNotFoundError:
         raise UsageError(
             f"{file_path} does not exist: write one with trimtab dashboard --record FILE"
         ) from None
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{file_path} cannot be read: {error}") from error
+
+
+@contextmanager
+def refusing_malformed(path: Path, line: int) -> Iterator[None]:
+    """Refuse what a line has that no recorder has written: a file that was damaged, or edited."""
+    try:
+        yield
+    except UsageError:
+        raise
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise UsageError(f"{file_path}, line {number + 1}: no recording: {error!r}") from error
+        raise UsageError(f"{path}, line {line}: no recording: {error!r}") from error
 
 
 def find_recorded_plan(snapshot: Snapshot) -> Snapshot:

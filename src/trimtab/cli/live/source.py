@@ -15,7 +15,12 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from trimtab.balance.level_plan import Goal, LevelPlan
-from trimtab.cli.live.recording import Recorder, find_recorded_plan, read_recording
+from trimtab.cli.live.recording import (
+    Recorder,
+    find_recorded_plan,
+    read_recording,
+    refusing_malformed,
+)
 from trimtab.cli.live.rows import Summary, summarize
 from trimtab.cli.selection import ADMIN_TIMEOUT_MS
 from trimtab.client.admin.async_admin import AsyncAdmin
@@ -95,14 +100,16 @@ class Recorded(Source):
     def __init__(self, path: Path) -> None:
         super().__init__(is_live=False)
         for snapshot in read_recording(path):
-            self.history.add(
-                snapshot.taken_s, snapshot.topics, snapshot.metered.load, snapshot.levels
-            )
+            with refusing_malformed(path, snapshot.number + 1):
+                self.history.add(
+                    snapshot.taken_s, snapshot.topics, snapshot.metered.load, snapshot.levels
+                )
             self.snapshot = snapshot
         if self.snapshot is None:
             raise UsageError(f"{path}: the recording has no snapshot")
-        self.snapshot = find_recorded_plan(self.snapshot)
-        self.summary = summarize(self.snapshot)
+        with refusing_malformed(path, self.snapshot.number + 1):
+            self.snapshot = find_recorded_plan(self.snapshot)
+            self.summary = summarize(self.snapshot)
         self.trouble = "This is a recording."
 
 
