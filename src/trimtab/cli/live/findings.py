@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from trimtab.balance import advice
 from trimtab.balance.advice import Advice, Thresholds
 from trimtab.balance.limits import PER_BROKER
-from trimtab.cli.live.rows import Summary
+from trimtab.cli.live.rows import WINDOW_S, Summary
 from trimtab.cli.table import show_bytes, show_count
 from trimtab.kafka.options import LONG_MAX
 
@@ -93,7 +93,7 @@ def _brokers(summary: Summary) -> Iterator[Finding]:
             yield Finding(advice.BROKER_DOWN, "broker", str(row.broker), text)
         elif row.state == "slow":
             yield Finding(advice.SLOW_BROKER, "broker", str(row.broker), row.why)
-        elif row.why and row.sent >= _LIMITS.min_bytes / 30:
+        elif row.why and row.sent >= _LIMITS.min_bytes / WINDOW_S:
             yield Finding(advice.UNEVEN_LEADERS, "broker", str(row.broker), row.why)
 
 
@@ -146,7 +146,8 @@ def _topics(summary: Summary) -> Iterator[Finding]:
                 elif top.name and top.share >= 0.5:
                     kind = advice.HOT_KEY
             yield Finding(kind, "topic", row.topic, text)
-        if tail is not None and tail.bytes < tail.batches * _LIMITS.batch_bytes:
+        is_small = tail is not None and tail.bytes < tail.batches * _LIMITS.batch_bytes
+        if tail is not None and is_small and row.bytes_in >= _LIMITS.min_bytes / WINDOW_S:
             text = (
                 f"a batch has {tail.bytes / tail.batches:.0f} bytes and "
                 f"{tail.records / tail.batches:.1f} records on average; 61 bytes of each are its "

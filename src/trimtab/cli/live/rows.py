@@ -19,7 +19,7 @@ from trimtab.client.measure.tails import Tail
 from trimtab.kafka.options import LONG_MAX
 from trimtab.kafka.records import TopicPartition
 
-_WINDOW_S: Final = 30.0
+WINDOW_S: Final = 30.0
 """As `Watched`'s default."""
 _LEAST_RATE: Final = 1000.0
 """Bytes/s of a topic below which its skew says nothing."""
@@ -127,7 +127,7 @@ class Summary(NamedTuple):
     racks: Sequence[RackRow]
 
 
-def summarize(snapshot: Snapshot, window_s: float = _WINDOW_S) -> Summary:
+def summarize(snapshot: Snapshot, window_s: float = WINDOW_S) -> Summary:
     """All rows; in time that grows with partitions.
 
     Args:

@@ -215,7 +215,11 @@ class Watched(Source):
             return loop.run_in_executor(None, find)
 
         admin = AsyncAdmin(self._options)
-        self._collector = self._make(admin, compute=compute)
+        try:
+            self._collector = self._make(admin, compute=compute)
+        except UsageError:
+            await admin.close()
+            raise
         self.history = self._collector.history
         self._running = loop.create_task(self._run(admin, self._collector))
 
@@ -223,6 +227,9 @@ class Watched(Source):
         try:
             async with admin:
                 await collector.run(self._note)
+        except KafkaError as error:
+            self.trouble = str(error)
+            raise
         finally:
             self._is_over = True
             self._tell()
