@@ -45,6 +45,9 @@ _SUMMARIES = {
     "leader-election": "elect leaders of partitions",
     "reassign": "move partitions to other brokers, copying as few bytes as possible",
     "balance": "measure the load of a cluster, and level it for the fewest bytes",
+    "dashboard": "show a cluster's load in a browser, live, and what to do about it",
+    "what-if": "forecast what a change would do to the brokers, with its error",
+    "top": "show a cluster's load in the terminal, live",
     "skew": "say whether keys spread records evenly over partitions",
     "limits": "show replica counts and partition limits (KIP-578)",
     "shims": "write scripts such as kafka-topics.sh that run trimtab",
@@ -52,7 +55,7 @@ _SUMMARIES = {
     "producer-perf": "measure a producer's throughput and latency",
     "consumer-perf": "measure how fast a consumer reads",
     "experiment": "repeat the measurements of KIP-480, KIP-794 and KIP-1123",
-    "load": "report how a cluster's load is distributed, and what to do about it",
+    "load": "measure how a cluster's load is distributed, and what to do about it",
     "pipeline": "check and run a pipeline on Spark: a file of SQL steps",
     "demo": "compare ten partitioners on real flight data",
 }

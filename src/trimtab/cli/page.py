@@ -14,7 +14,7 @@ _LONG = 24
 _HUMP = re.compile("(?<=[a-z])(?=[A-Z])")
 """Where a head such as TotalBytes may be broken."""
 
-_STYLE = """
+PAGE_STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
@@ -56,6 +56,17 @@ details { margin-top: 12px; } summary { cursor: pointer; color: var(--faint); }
 """
 
 
+class Html(str):
+    """Text that is HTML already: nothing in it is escaped any more."""
+
+    __slots__ = ()
+
+
+def to_html(text: object) -> str:
+    """Anything as HTML: `Html` as it is, all else escaped."""
+    return text if isinstance(text, Html) else escape(str(text))
+
+
 def to_page(title: str, body: str, style: str = STYLE) -> str:
     """A complete HTML document.
 
@@ -68,7 +79,7 @@ def to_page(title: str, body: str, style: str = STYLE) -> str:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title>
-<style>{style}{_STYLE}</style>
+<style>{style}{PAGE_STYLE}</style>
 <main>
 {body}</main>
 </html>
@@ -98,12 +109,14 @@ def to_table(
     def cells(tag: str, texts: Sequence[str]) -> str:
         made = []
         for at, (head, text) in enumerate(zip(heads, texts, strict=True)):
-            kinds = ["text"] * (at < text_columns) + ["long"] * (len(text) > _LONG)
+            is_long = not isinstance(text, Html) and len(text) > _LONG
+            kinds = ["text"] * (at < text_columns) + ["long"] * is_long
             kind = f' class="{" ".join(kinds)}"' if kinds else ""
             # On a narrow screen the style sheet shows the head in each cell.
             names = f' data-head="{escape(head)}"' if tag == "td" else ""
-            shown = escape(text) if tag == "td" else _HUMP.sub("<wbr>", escape(text))
-            made.append(f"<{tag}{kind}{names}>{shown}</{tag}>")
+            shown = to_html(text) if tag == "td" else _HUMP.sub("<wbr>", escape(text))
+            scope = ' scope="col"' if tag == "th" else ""
+            made.append(f"<{tag}{scope}{kind}{names}>{shown}</{tag}>")
         return "".join(made)
 
     lines = []

@@ -1,8 +1,8 @@
-"""Columns as SVG, and what every picture has: style, axes, legends, measures of texts.
+"""Columns and lines as SVG, and what every picture has: style, axes, legends, measures of texts.
 
-`draw_columns` draws amounts from zero. A picture loads nothing from elsewhere; it is one `<svg>`
-for a page that includes `STYLE`. `text_width` is an upper bound in the usual fonts, so that no
-text meets another one or leaves the picture (ADR 0020).
+`draw_columns` draws amounts from zero, `draw_lines` amounts over time. A picture loads nothing from
+elsewhere; it is one `<svg>` for a page that includes `STYLE`. `text_width` is an upper bound in the
+usual fonts, so that no text meets another one or leaves the picture (ADR 0020).
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ svg text { fill: var(--ink); } svg .faint { fill: var(--faint); font-size: 12px;
 svg .grid { stroke: var(--line); } svg .even { stroke: var(--ink); stroke-dasharray: 4 3; }
 .slow { fill: var(--slow); } .b1 { fill: var(--b1); } .b2 { fill: var(--b2); }
 .b3 { fill: var(--b3); }
+.line { fill: none; stroke-width: 2; stroke-linejoin: round; } .l0 { stroke: var(--slow); }
+.l1 { stroke: var(--b1); } .l2 { stroke: var(--b2); stroke-dasharray: 6 3; }
+.l3 { stroke: var(--b3); stroke-width: 1.25; }
 """
 
 
@@ -137,6 +140,98 @@ def draw_columns(
     legend = [(colors[part], name) for part, name in names.items()]
     flush = layout._replace(labels=0)
     return svg_with_legend(bottom + AXIS + 6, legend, description, drawn, flush)
+
+
+class Line(NamedTuple):
+    """One line of a plot: values at times, NaN where there is none.
+
+    Attributes:
+        kind: 0 stands out, 1 and 2 are the next two, 3 is one of many.
+    """
+
+    name: str
+    times: Sequence[float]
+    values: Sequence[float]
+    kind: int
+
+
+def draw_lines(
+    lines: Sequence[Line],
+    show: Callable[[float], str],
+    show_time: Callable[[float], str],
+    description: str,
+    layout: Layout = WIDE,
+) -> str:
+    """Lines over time, from zero, over the whole width; several of kind 3 share a legend's entry.
+
+    Args:
+        lines: with at least one time in all.
+    """
+    top = 12
+    bottom = top + (TALL if layout.labels else TALL * 2 // 3)
+    height = bottom - top
+    highest = _round_up(
+        max((each for line in lines for each in line.values if each == each), default=0.0)
+    )
+    first = min(line.times[0] for line in lines if line.times)
+    last = max(line.times[-1] for line in lines if line.times)
+    shown = [show(highest * step / 4) for step in range(5)]
+    left = math.ceil(max(text_width(each, SMALL) for each in shown)) + 8
+    width = layout.width - left - 10
+    drawn = draw_grid(shown, left, width, bottom, height)
+    for line in sorted(lines, key=lambda each: -each.kind):
+        xs = [left + (at - first) / (last - first or 1.0) * width for at in line.times]
+        ys = [bottom - each / highest * height for each in line.values]
+        drawn.append(
+            f'<path class="line l{line.kind}" d="{_to_path(xs, ys)}">'
+            f"<title>{escape(line.name)}</title></path>"
+        )
+    drawn.append(small_text(left, bottom + 16, show_time(first)))
+    if last > first:
+        drawn.append(small_text(left + width, bottom + 16, show_time(last), "end"))
+    names = {f"line-{line.kind}": line.name for line in lines if line.kind < 3}
+    others = [line.name for line in lines if line.kind == 3]
+    if others:
+        names["line-3"] = others[0] if len(others) == 1 else f"{len(others)} others"
+    legend = [(f"b{name[-1]}" if name[-1] != "0" else "slow", text) for name, text in names.items()]
+    flush = layout._replace(labels=0)
+    return svg_with_legend(bottom + AXIS + 6, legend, description, drawn, flush)
+
+
+def draw_spark(values: Sequence[float], width: int = 96, height: int = 18) -> str:
+    """A line as high as a word, beside numbers that say the same; nothing for fewer than two."""
+    known = [each for each in values if each == each]
+    if len(known) < 2:
+        return ""
+    highest = max(known) or 1.0
+    xs = [1 + at / (len(values) - 1) * (width - 2) for at in range(len(values))]
+    ys = [height - 1 - each / highest * (height - 2) for each in values]
+    return (
+        f'<svg class="spark" viewBox="0 0 {width} {height}" aria-hidden="true" focusable="false">'
+        f'<path class="line l1" d="{_to_path(xs, ys)}"/></svg>'
+    )
+
+
+def _round_up(value: float) -> float:
+    """The next number of which a quarter is short to write."""
+    if value <= 0:
+        return 1.0
+    step = 10.0 ** math.floor(math.log10(value))
+    return next(
+        each * step for each in (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10) if each * step >= value
+    )
+
+
+def _to_path(xs: Sequence[float], ys: Sequence[float]) -> str:
+    """Straight lines from point to point, interrupted where there is no value."""
+    parts, pen = [], "M"
+    for x, y in zip(xs, ys, strict=True):
+        if y != y:
+            pen = "M"
+            continue
+        parts.append(f"{pen}{x:.1f} {y:.1f}")
+        pen = "L"
+    return "".join(parts)
 
 
 _NARROW_CHARACTERS = frozenset("ijlI.,:;'|![]()/- ")

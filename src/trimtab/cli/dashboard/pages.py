@@ -1,0 +1,421 @@
+"""The pages of the dashboard, as HTML, from the last snapshot alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from html import escape
+from typing import Any, Final, NamedTuple
+
+from trimtab.balance.cluster_load import OUT
+from trimtab.cli.dashboard.moving import show_plan
+from trimtab.cli.dashboard.parts import (
+    DAY_S,
+    GB,
+    ROWS,
+    Site,
+    cost_of_racks,
+    draw_plot,
+    link_to,
+    plot_brokers,
+    plot_partitions,
+    read_whole,
+    show_age,
+    show_clear,
+    show_clock,
+    show_disk,
+    show_findings,
+    show_level,
+    show_measuring,
+    show_ms,
+    show_rate,
+    show_replicas,
+    show_skew,
+    show_tiles,
+    show_unknown,
+    show_used,
+    show_writers,
+    tabulate_brokers,
+    tabulate_lags,
+    tabulate_topics,
+    to_link,
+)
+from trimtab.cli.limits import PlannedTopic, describe, try_out
+from trimtab.cli.live.rows import (
+    Summary,
+    TopicRow,
+    list_lags,
+    list_partitions,
+    usage_of,
+)
+from trimtab.cli.live.source import Source
+from trimtab.cli.page import Html, to_table
+from trimtab.cli.plot import Line, draw_spark
+from trimtab.cli.table import show_bytes, show_count
+
+Query = Mapping[str, str]
+
+_OLD_S: Final = 30.0
+
+
+class Page(NamedTuple):
+    """A page's title and content."""
+
+    title: str
+    main: str
+
+
+class NoSuchPage(Exception):
+    """There is nothing at this address."""
+
+
+def render(site: Site, path: str, query: Query) -> Page:
+    """The page at an address.
+
+    Raises:
+        NoSuchPage: there is none.
+    """
+    parts = [part for part in path.split("/") if part]
+    name = parts[0] if parts else ""
+    draw = _PAGES.get((name, len(parts) > 1))
+    if draw is None:
+        raise NoSuchPage(path)
+    summary = site.source.summary
+    if summary is None:
+        return Page("Measuring", show_measuring(site.source))
+    return draw(site, summary, query, "/".join(parts[1:]))
+
+
+def show_state(source: Source) -> str:
+    """The line on top: which cluster, how old the snapshot is, and what is the matter."""
+    summary = source.summary
+    if summary is None:
+        return f'<span class="old">{escape(source.trouble or "measuring …")}</span>'
+    snapshot, totals = summary.snapshot, summary.totals
+    age = max(0.0, time.time() - snapshot.taken_s) if source.is_live else 0.0
+    old = ' class="old"' if age > _OLD_S else ""
+    when = f"{show_age(age)} ago" if source.is_live else f"recorded, {show_clock(snapshot.taken_s)}"
+    trouble = f' <span class="old">{escape(source.trouble)}</span>' if source.trouble else ""
+    return (
+        f"cluster {escape(snapshot.cluster_id or 'without an id')} · "
+        f"{show_count(len(summary.brokers), 'broker')} · "
+        f"in {show_bytes(totals.bytes_in)}/s · out {show_bytes(totals.bytes_out)}/s · "
+        f"<span{old}>measured {when}</span>{trouble}"
+    )
+
+
+# Pages
+
+
+def _overview(site: Site, summary: Summary, query: Query, name: str) -> Page:
+    snapshot, totals = summary.snapshot, summary.totals
+    level = snapshot.levels[OUT]
+    rate, cost = cost_of_racks(site, summary)
+    usage = describe(usage_of(snapshot))
+    free = usage["cluster"]["free"]
+    by_broker = [row.free for row in summary.brokers if row.free is not None]
+    room = min(
+        [*([] if free is None else [free]), *([sum(by_broker)] if by_broker else [])], default=None
+    )
+    best = f"best {level.reachable:.2f}" if level.reachable > 1.005 else "best 1"
+    tiles = [
+        ("busiest broker", f"{level.level:.2f} x mean", best),
+        ("in", f"{show_bytes(totals.bytes_in)}/s", f"{totals.records_in:,.0f} records/s"),
+        ("out", f"{show_bytes(totals.bytes_out)}/s", show_count(len(summary.groups), "group")),
+        ("stored", show_bytes(totals.stored), show_count(totals.partitions, "partition")),
+        ("between racks", f"{cost:,.2f} a day" if rate else "0", "replication alone"),
+        ("room for replicas", "no limit" if room is None else f"{max(0, room):,}", "KIP-578"),
+    ]
+    uneven = sorted(
+        (row for row in summary.topics if row.skew is not None),
+        key=lambda row: (not row.is_uneven, -(row.skew or 0.0)),
+    )[:5]
+    body = [
+        "<h1>Cluster</h1>",
+        show_tiles(tiles),
+        show_findings(summary, 5),
+        "<h2>Brokers</h2>",
+        tabulate_brokers(site, summary),
+        plot_brokers(site, summary),
+        "<h2>Topics with most bytes</h2>",
+        tabulate_topics(site, summary.topics[:5]),
+        "<h2>Topics with most skew</h2>" + tabulate_topics(site, uneven) if uneven else "",
+        f'<p><a id="all-topics" href="/topics">All {totals.topics:,} topics</a></p>',
+        show_unknown(summary),
+    ]
+    return Page("Cluster", "\n".join(body))
+
+
+_SORTS: Final[Mapping[str, tuple[str, Callable[[TopicRow], Any]]]] = {
+    "load": ("bytes in", lambda row: -row.bytes_in),
+    "out": ("bytes out", lambda row: -row.bytes_out),
+    "skew": ("skew", lambda row: (not row.is_uneven, -(row.skew or 0.0))),
+    "size": ("size", lambda row: -row.size),
+    "partitions": ("partitions", lambda row: -row.partitions),
+    "name": ("name", lambda row: row.topic),
+}
+
+
+def _topics(site: Site, summary: Summary, query: Query, name: str) -> Page:
+    sort = query.get("sort", "load")
+    if sort not in _SORTS:
+        sort = "load"
+    wanted = query.get("q", "").strip().lower()
+    rows = [row for row in summary.topics if wanted in row.topic.lower()]
+    rows.sort(key=_SORTS[sort][1])
+    pages = max(1, -(-len(rows) // ROWS))
+    page = min(max(1, read_whole(query.get("page", ""), 1)), pages)
+    shown = rows[(page - 1) * ROWS : page * ROWS]
+    sorts = " · ".join(
+        f"<b>{label}</b>"
+        if key == sort
+        else f'<a id="sort-{key}" href="{to_link("/topics", sort=key, q=wanted)}">{label}</a>'
+        for key, (label, _) in _SORTS.items()
+    )
+    steps = [
+        f'<a id="{word}" href="{to_link("/topics", sort=sort, q=wanted, page=str(at))}">{word}</a>'
+        for word, at in (("before", page - 1), ("next", page + 1))
+        if 1 <= at <= pages
+    ]
+    body = f"""<h1>Topics</h1>
+<form action="/topics" role="search"><div><label for="q">Name contains</label>
+<input id="q" name="q" value="{escape(query.get("q", ""))}" type="search"></div>
+<input type="hidden" name="sort" value="{escape(sort)}"><button>Filter</button></form>
+<p>{show_count(len(rows), "topic")}, by {sorts}</p>
+{tabulate_topics(site, shown) if shown else "<p>No topic has such a name.</p>"}
+<p>Page {page:,} of {pages:,} {" ".join(steps)}</p>"""
+    return Page("Topics", body)
+
+
+def _topic(site: Site, summary: Summary, query: Query, name: str) -> Page:
+    view = summary.snapshot.topics.get(name)
+    if view is None:
+        raise NoSuchPage(name)
+    row = next(each for each in summary.topics if each.topic == name)
+    loads = list_partitions(summary.snapshot, name)
+    loads.sort(key=lambda each: (-each.bytes_in, -each.size, each.partition))
+    curve = site.source.history.of_topic(name)
+    tiles = [
+        ("in", f"{show_bytes(row.bytes_in)}/s", f"{row.records_in:,.0f} records/s"),
+        ("out", f"{show_bytes(row.bytes_out)}/s", "committed by groups"),
+        ("max/mean of partitions", show_skew(row.skew), "uneven" if row.is_uneven else ""),
+        (
+            "stored",
+            show_bytes(row.size),
+            f"{show_count(row.partitions, 'partition')}, factor {row.factor}",
+        ),
+    ]
+    total = row.bytes_in or 1.0
+    heads = ["Partition", "Leader", "Replicas", "In", "Share", "Out", "Size", "Last hour"]
+    rows = [
+        [
+            str(each.partition.partition),
+            f"broker {each.leader}" if each.leader >= 0 else Html('<span class="bad">none</span>'),
+            show_replicas(each.replicas, each.in_sync),
+            f"{show_bytes(each.bytes_in)}/s",
+            f"{each.bytes_in / total:.0%}",
+            f"{show_bytes(each.bytes_out)}/s",
+            show_bytes(each.size),
+            Html(draw_spark(site.source.history.of_partition(*each.partition).values)),
+        ]
+        for each in loads[:ROWS]
+    ]
+    more = len(loads) - ROWS
+    body = [
+        f"<h1>Topic {escape(name)}</h1>",
+        show_tiles(tiles),
+        show_findings(summary, 3, lambda each: each.kind == "topic" and each.name == name),
+        show_writers(summary, row),
+        draw_plot([Line(name, *curve, 1)], f"Bytes per second that producers send to {name}"),
+        "<h2>Partitions</h2>",
+        plot_partitions(site, name, [each.partition.partition for each in loads]),
+        to_table(heads, rows, text_columns=3),
+        f"<p>{more:,} more partitions have less.</p>" if more > 0 else "",
+        "<h2>Who reads it</h2>",
+        tabulate_lags(list_lags(summary.snapshot, topic=name), "No group commits offsets in it."),
+    ]
+    return Page(f"Topic {name}", "\n".join(body))
+
+
+def _brokers(site: Site, summary: Summary, query: Query, name: str) -> Page:
+    row = next((each for each in summary.brokers if str(each.broker) == name), None)
+    if row is None:
+        raise NoSuchPage(name)
+    written, sent = site.source.history.of_broker(row.broker)
+    led = [each for each in summary.snapshot.metered.load.partitions if each.leader == row.broker]
+    led.sort(key=lambda each: -each.leader_out)
+    total = sum(each.leader_out for each in led) or 1.0
+    tiles = [
+        ("sent by its leaders", f"{show_bytes(row.sent)}/s", show_level(row.level)),
+        ("written to it", f"{show_bytes(row.written)}/s", show_count(row.replicas, "replica")),
+        (
+            "answers in",
+            show_ms(row.answer_s),
+            "" if row.p99_s is None else f"p99 {show_ms(row.p99_s)}",
+        ),
+        ("stored", show_bytes(row.stored), show_disk(row.disk, row.disk_free)),
+    ]
+    heads = ["Partition", "Sent", "Share", "In", "Size"]
+    rows = [
+        [
+            link_to("topics", each.partition.topic, str(each.partition)),
+            f"{show_bytes(each.leader_out)}/s",
+            f"{each.leader_out / total:.0%}",
+            f"{show_bytes(each.bytes_in)}/s",
+            show_bytes(each.size),
+        ]
+        for each in led[:ROWS]
+    ]
+    lines = [Line("sent by its leaders", *sent, 1), Line("written to it", *written, 2)]
+    body = [
+        f"<h1>Broker {row.broker}</h1>",
+        show_tiles(tiles),
+        show_findings(summary, 3, lambda each: each.kind == "broker" and each.name == name),
+        draw_plot(lines, f"Bytes per second of broker {row.broker}"),
+        f"<h2>Partitions that it leads: {len(led):,}</h2>",
+        to_table(heads, rows, text_columns=1) if rows else "<p>It leads none.</p>",
+        f"<p>{len(led) - ROWS:,} more send less.</p>" if len(led) > ROWS else "",
+    ]
+    return Page(f"Broker {row.broker}", "\n".join(body))
+
+
+def _groups(site: Site, summary: Summary, query: Query, name: str) -> Page:
+    heads = ["Group", "Partitions", "Records behind", "Written/s", "Read/s", "Clear in"]
+    rows = [
+        [
+            link_to("groups", each.group, each.group),
+            f"{each.partitions:,}",
+            f"{each.lag:,}",
+            show_rate(each.written_per_s),
+            show_rate(each.read_per_s),
+            show_clear(each.lag, each.seconds_to_clear, each.read_per_s),
+        ]
+        for each in summary.groups[:ROWS]
+    ]
+    more = len(summary.groups) - ROWS
+    table = to_table(heads, rows, text_columns=1) if rows else "<p>No group commits offsets.</p>"
+    rest = f"<p>{more:,} more are less behind.</p>" if more > 0 else ""
+    return Page("Groups", f"<h1>Consumer groups</h1>{table}{rest}")
+
+
+def _group(site: Site, summary: Summary, query: Query, name: str) -> Page:
+    lags = list_lags(summary.snapshot, group=name)
+    if not lags:
+        raise NoSuchPage(name)
+    return Page(f"Group {name}", f"<h1>Group {escape(name)}</h1>{tabulate_lags(lags, '')}")
+
+
+def _racks(site: Site, summary: Summary, query: Query, name: str) -> Page:
+    if not summary.racks:
+        return Page(
+            "Racks", "<h1>Between racks</h1><p>Fewer than two racks are known: set broker.rack.</p>"
+        )
+    words = {
+        "replicate": "replication",
+        "produce": "producers, if they are in all racks evenly",
+        "consume": "consumers, if they are in all racks evenly",
+    }
+    heads = ["What", "From", "To", "Rate", "GB a day", "Cost a day", "Cost in 30 days"]
+    rows = []
+    for row in summary.racks:
+        gb = row.rate * DAY_S / GB
+        cost = gb * site.cost_per_gb
+        rows.append(
+            [
+                words[row.kind],
+                row.source or ("any" if row.kind != "replicate" else "not known"),
+                row.target or ("another" if row.kind != "replicate" else "not known"),
+                f"{show_bytes(row.rate)}/s",
+                f"{gb:,.1f}",
+                f"{cost:,.2f}",
+                f"{30 * cost:,.2f}",
+            ]
+        )
+    _, cost = cost_of_racks(site, summary)
+    body = f"""<h1>Between racks</h1>
+<p>Replication between racks costs <b>{cost:,.2f} a day</b> at the rates of now, at
+{site.cost_per_gb:g} for a GB (10^9 bytes) that leaves its rack. No broker tells where clients are;
+<code>client.rack</code> with <code>partitioner.rack.aware</code> (KIP-1123) keeps what producers
+send in their rack, and followers serve consumers there (KIP-392).</p>
+{to_table(heads, rows, text_columns=3)}"""
+    return Page("Racks", body)
+
+
+def _room(site: Site, summary: Summary, query: Query, name: str) -> Page:
+    usage = usage_of(summary.snapshot)
+    alive = len(usage.racks)
+    partitions = min(100_000, max(1, read_whole(query.get("partitions", ""), 200)))
+    factor = min(max(1, alive), max(1, read_whole(query.get("factor", ""), min(3, max(1, alive)))))
+    outcome = try_out(usage, [PlannedTopic("the topic", partitions, factor)])[0] if alive else None
+    if outcome is None:
+        answer = '<p class="bad">No broker is alive.</p>'
+    elif outcome["fits"]:
+        added = ", ".join(f"broker {id} +{count:,}" for id, count in outcome["added"].items())
+        what = f"{show_count(partitions, 'partition')} of {show_count(factor, 'replica')}"
+        answer = f"<p><b>Yes: {what} fit.</b> {escape(added)}</p>"
+    else:
+        answer = (
+            f'<p class="bad">No: at most {outcome["most_partitions"]:,} can be placed: '
+            f"{escape(str(outcome['why']))}.</p>"
+        )
+    shown = describe(usage)
+    heads = ["Where", "Rack", "Replicas", "Used", "Free", "Disk free", "Full in"]
+    rows: list[list[str]] = [
+        ["cluster", "", f"{shown['cluster']['replicas']:,}", *show_used(shown["cluster"]), "", ""]
+    ]
+    by_id = {row.broker: row for row in summary.brokers}
+    for each in shown["brokers"]:
+        row = by_id.get(each["broker"])
+        days = (
+            None
+            if row is None or not row.written or row.disk_free is None
+            else row.disk_free / row.written / DAY_S
+        )
+        rows.append(
+            [
+                link_to("brokers", str(each["broker"]), f"broker {each['broker']}"),
+                each["rack"] or "",
+                f"{each['replicas']:,}",
+                *show_used(each),
+                "" if row is None else show_disk(row.disk, row.disk_free),
+                "" if days is None else f"{days:,.1f} days",
+            ]
+        )
+    note = (
+        "<p>The cluster has no limit on replicas, as Apache Kafka has none; trimtab's brokers take "
+        "max.broker.partitions and max.partitions (KIP-578).</p>"
+        if shown["cluster"]["free"] is None
+        and all(each["free"] is None for each in shown["brokers"])
+        else ""
+    )
+    body = f"""<h1>Room</h1>
+<form action="/room"><div><label for="partitions">May I add a topic of … partitions</label>
+<input id="partitions" name="partitions" type="number" min="1" max="100000"
+value="{partitions}"></div>
+<div><label for="factor">replicas of each</label>
+<input id="factor" name="factor" type="number" min="1" max="{max(1, alive)}"
+value="{factor}"></div>
+<button>Ask</button></form>
+{answer}{note}
+<h2>Replicas and disks</h2>
+<p class="faint">Full in: if what is written now goes on, and nothing is deleted.</p>
+{to_table(heads, rows, text_columns=2)}"""
+    return Page("Room", body)
+
+
+def _plan(site: Site, summary: Summary, query: Query, name: str) -> Page:
+    return Page("Plan", show_plan(summary.snapshot, site.allows_changes, query.get("said", "")))
+
+
+_PAGES: Final[Mapping[tuple[str, bool], Callable[[Site, Summary, Query, str], Page]]] = {
+    ("", False): _overview,
+    ("topics", False): _topics,
+    ("topics", True): _topic,
+    ("brokers", True): _brokers,
+    ("groups", False): _groups,
+    ("groups", True): _group,
+    ("racks", False): _racks,
+    ("room", False): _room,
+    ("plan", False): _plan,
+}
+"""By the first part of the address, and whether there are more."""
