@@ -14,7 +14,8 @@ from trimtab.kafka.errors import UsageError
 from trimtab.kafka.records import NO_OFFSET, TopicPartition
 
 Moment: TypeAlias = int | str | datetime
-"""An offset, "earliest", "latest", or a time: a datetime, ISO 8601 text, or as "-1h" before now."""
+"""An offset, "earliest", "latest", or a time: a datetime, ISO 8601 text, or as "-1h" before now. A
+negative offset counts from the end of the partition, as in a slice."""
 Bound: TypeAlias = Moment | Mapping[int, Moment]
 """A moment for all partitions, or one for each by its number."""
 
@@ -46,7 +47,6 @@ class Bounds(NamedTuple):
 
     start: Checked | Mapping[int, Checked]
     end: Checked | Mapping[int, Checked]
-    last: int | None
 
 
 Checked: TypeAlias = int | str | Time
@@ -54,21 +54,17 @@ Log: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
 """The earliest and the latest offset of each partition."""
 
 
-def checked_bounds(start: object, end: object, last: object, now_ms: int) -> Bounds:
+def checked_bounds(start: object, end: object, now_ms: int) -> Bounds:
     """The bounds of `trimtab.read`.
 
     Raises:
         UsageError: one has another form, or they contradict each other.
     """
-    if last is not None and start != "earliest":
-        raise UsageError(f"start={shown(start)} and last={shown(last)} are both given; keep one")
-    bounds = Bounds(
-        _checked_bound("start", start, now_ms),
-        _checked_bound("end", end, now_ms),
-        None if last is None else checked_integer("last", last, 1, MAX_INT64),
-    )
+    bounds = Bounds(_checked_bound("start", start, now_ms), _checked_bound("end", end, now_ms))
     match bounds:
-        case (int(first), int(stop), _) | (Time(first), Time(stop), _) if first > stop:
+        case (int(first), int(stop)) | (Time(first), Time(stop)) if (
+            first > stop >= 0 or 0 > first > stop
+        ):
             raise UsageError(f"start={shown(start)} is after end={shown(end)}; exchange the two")
     return bounds
 
@@ -88,12 +84,7 @@ def _moment(what: str, value: object, now_ms: int) -> Checked:
     if isinstance(value, datetime):
         return Time(_milliseconds(what, value))
     if not isinstance(value, str):
-        if isinstance(value, int) and value < 0:
-            raise UsageError(
-                f"{what}={value}: is negative; give last={-value} for the last offsets, or text"
-                f" for a time before now, as '-1h'"
-            )
-        return checked_integer(what, value, 0, MAX_INT64, _FORMS)
+        return checked_integer(what, value, -MAX_INT64, MAX_INT64, _FORMS)
     if value in ("earliest", "latest"):
         return value
     if (ago := _AGO.fullmatch(value)) is not None:
@@ -135,8 +126,6 @@ def find_ranges(
     ranges = []
     for partition, (earliest, latest) in log.items():
         start, end = starts[partition], min(ends[partition], latest)
-        if bounds.last is not None:
-            start = max(earliest, end - bounds.last)
         has = f"the log has offsets {earliest} to {latest}"
         if start > latest:
             report_loss(f"{partition}: start={start}, but {has}", _NOT_WRITTEN)
@@ -176,7 +165,7 @@ def _offsets(
             case Time(ms):
                 times.setdefault(ms, []).append(partition)
             case int(offset):
-                offsets[partition] = offset
+                offsets[partition] = offset if offset >= 0 else max(earliest, latest + offset)
             case _:
                 offsets[partition] = latest
     for ms, partitions in times.items():

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any, Final, Literal, Unpack, cast
 
 from trimtab.client.blocking.admin import Admin
@@ -27,6 +26,7 @@ from trimtab.client.optional import import_pyarrow
 from trimtab.client.options import ADMIN, CONSUMER, gather_options
 from trimtab.kafka.arguments import checked_flag, checked_integer, checked_topic, shown
 from trimtab.kafka.errors import DataLoss, UsageError
+from trimtab.kafka.notebook import to_table
 from trimtab.kafka.records import TopicPartition
 from trimtab.threads.clock import wall_clock_ms
 
@@ -47,8 +47,6 @@ _FIXED: Final = {"auto.offset.reset": "none", "enable.auto.commit": "false"}
 _TIMEOUT: Final = "default.api.timeout.ms"
 
 _NO_LIMITS: Final = Limits()
-_SHOWN: Final = 10
-"""Partitions that a scan shows in a notebook."""
 
 
 def read(
@@ -57,7 +55,6 @@ def read(
     *,
     start: Bound = "earliest",
     end: Bound = "latest",
-    last: int | None = None,
     columns: Iterable[str] | None = None,
     partitions: Iterable[int] | None = None,
     fail_on_data_loss: bool = True,
@@ -71,13 +68,12 @@ def read(
     Args:
         bootstrap_servers, options: as for `Consumer`. With `isolation_level="read_committed"` the
             latest offset is that of the first open transaction, and aborted records are left out.
-        start: the first offset of each partition; "earliest"; "latest"; or a time, which means the
-            first record at or after it: a datetime (UTC if it has no time zone), ISO 8601 text, or
-            a time before now: "-500ms", "-90s", "-30m", "-1h", "-7d", "-2w". Or a dictionary that
-            has one of these for the number of each partition that is read.
+        start: the first offset of each partition; a negative one counts from its end, as in a
+            slice; "earliest"; "latest"; or a time, which means the first record at or after it: a
+            datetime (UTC if it has no time zone), ISO 8601 text, or a time before now: "-500ms",
+            "-90s", "-30m", "-1h", "-7d", "-2w". Or a dictionary that has one of these for the
+            number of each partition that is read.
         end: likewise; it is not read itself. Beyond the latest offset it means "latest".
-        last: instead of `start`, how many offsets before the end of each partition, 1 or more.
-            Offsets may have no record (compaction, transactions).
         columns: names, in the scan's order; only what they need is decoded. All if None: key and
             value (binary), topic (string), partition (int32), offset (int64), timestamp
             (milliseconds, UTC), timestamp_type (int32: 0 create time, 1 log append time), headers
@@ -98,7 +94,7 @@ def read(
 
     checked_topic(topic)
     names = checked_columns(columns)
-    bounds = checked_bounds(start, end, last, wall_clock_ms())
+    bounds = checked_bounds(start, end, wall_clock_ms())
     report_loss = _LossReport(checked_flag("fail_on_data_loss", fail_on_data_loss))
     client = _client_options(bootstrap_servers, options)
     isolation = cast(
@@ -259,18 +255,13 @@ class TopicScan:
         )
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
-        rows = "".join(
-            f"<tr><td>{number}<td>{start:,}<td>{end:,}<td>{end - start:,}"
-            for number, (start, end) in list(self.bounds.items())[:_SHOWN]
-        )
-        more = len(self.bounds) - _SHOWN
-        rest = f"<tr><td colspan=4>and {more:,} more partitions" if more > 0 else ""
-        return (
-            f"<table><caption>{escape(self.topic)}: {self.size:,} offsets,"
-            f" columns {', '.join(self.columns)}</caption>"
-            f"<tr><th>partition<th>start<th>end<th>offsets{rows}{rest}</table>"
-        )
+        """The bounds, in a notebook."""
+        heads = ("partition", "start", "end", "offsets")
+        rows = [
+            (number, f"{start:,}", f"{end:,}", f"{end - start:,}")
+            for number, (start, end) in self.bounds.items()
+        ]
+        return to_table(repr(self).strip("<>"), heads, rows)
 
 
 class _LossReport:

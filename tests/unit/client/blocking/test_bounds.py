@@ -18,14 +18,15 @@ ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 LOG = {ZERO: (10, 50), ONE: (0, 5)}
 
 
-def bounds(start: object = "earliest", end: object = "latest", last: object = None) -> Bounds:
-    return checked_bounds(start, end, last, NOW)
+def bounds(start: object = "earliest", end: object = "latest") -> Bounds:
+    return checked_bounds(start, end, NOW)
 
 
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
         (7, 7),
+        (-7, -7),
         ("earliest", "earliest"),
         ("latest", "latest"),
         ("-500ms", Time(NOW - 500)),
@@ -59,14 +60,11 @@ def test_a_bound_is_an_offset_an_end_or_a_time(written: object, meant: object) -
         ({"start": None}, "start=None: is of type NoneType; give an offset"),
         ({"start": 1.5}, "start=1.5: is of type float; give an offset"),
         ({"start": True}, "start=True: is of type bool"),
-        ({"start": -3}, "start=-3: is negative; give last=3 .* '-1h'"),
-        ({"start": 2**63}, "start=9223372036854775808: must be from 0"),
+        ({"start": 2**63}, "start=9223372036854775808: must be from -9223372036854775807"),
         ({"start": datetime(1969, 1, 1)}, "start=-31536000000: must be from 0"),
         ({"end": {0: "never"}}, r"end\[0\]='never': give an offset"),
         ({"end": {"0": 1}}, "end: partition='0': is of type str"),
-        ({"last": 0}, "last=0: must be from 1"),
-        ({"last": "3"}, "last='3': is of type str"),
-        ({"last": 3, "start": 4}, "start=4 and last=3 are both given; keep one"),
+        ({"start": -8, "end": -9}, "start=-8 is after end=-9; exchange the two"),
         ({"start": 9, "end": 8}, "start=9 is after end=8; exchange the two"),
         ({"start": "-1h", "end": "-2h"}, "start='-1h' is after end='-2h'; exchange the two"),
     ],
@@ -106,10 +104,13 @@ def test_times() -> None:
     assert offsets(bounds(end={0: first, 1: third})) == {0: (10, 20), 1: (0, 5)}
 
 
-def test_the_last_offsets_are_those_before_the_end() -> None:
-    assert offsets(bounds(last=3)) == {0: (47, 50), 1: (2, 5)}
-    assert offsets(bounds(last=20)) == {0: (30, 50), 1: (0, 5)}
-    assert offsets(bounds(end={0: 12, 1: 2}, last=3)) == {0: (10, 12), 1: (0, 2)}
+def test_negative_offsets_count_from_the_end_as_in_a_slice() -> None:
+    assert offsets(bounds(-3)) == {0: (47, 50), 1: (2, 5)}
+    assert offsets(bounds(-20)) == {0: (30, 50), 1: (0, 5)}
+    assert offsets(bounds(-3, -1)) == {0: (47, 49), 1: (2, 4)}
+    assert offsets(bounds({0: 12, 1: -5}, -4)) == {0: (12, 46), 1: (0, 1)}
+    with pytest.raises(UsageError, match="t-1: the start, offset 2, is after the end, offset 1"):
+        offsets(bounds(2, -4))
 
 
 def test_an_end_beyond_the_log_is_its_end() -> None:
