@@ -16,19 +16,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ipaddress
+import re
 import secrets
 import socket
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from trimtab.cli.live.options import (
+    LIVE_OPTIONS,
+    check_live_options,
+    read_recording_path,
+    watch,
+)
 from trimtab.cli.options import add_client_options, add_options, read_client_options
 from trimtab.cli.reach import report_unreachable
 from trimtab.cli.style import say_note, say_warning
 from trimtab.kafka.errors import UsageError
-from trimtab.spark.options.load import COST_PER_GB
 
 EXAMPLES = """\
   trimtab dashboard --bootstrap-server kafka:9092
@@ -51,15 +55,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--key FILE": "its private key (PEM)",
         "--allow-changes": "let who has the token carry out the plan, pause and cancel it",
         "--window SECONDS=30": "rates are means over so long",
-        "--probe": "find slow brokers with small records to a topic of its own, __trimtab_probe, "
-        "which is removed at the end",
-        "--keys {text,hash,none}=text": "show heavy keys as text, by their hashes, or read no "
-        "records",
-        f"--cost-per-gb N={COST_PER_GB}": "what a GB between racks costs",
+        **LIVE_OPTIONS,
         "--record FILE": "write each snapshot to this file, for --replay and what-if",
-        "| --replay PATH": "show a recording, or the directory of one, and no cluster",
+        "| --recording --replay PATH": "show a recording, or the directory of one, and no cluster",
     }
-    types = {"--window": float, "--cost-per-gb": float, "--record": Path, "--replay": Path}
+    types = {"--window": float, "--cost-per-gb": float, "--record": Path, "--recording": Path}
     add_options(parser, options, types=types)
     add_client_options(parser)
 
@@ -67,83 +67,60 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     try:
         from trimtab.cli.dashboard.parts import Site
-        from trimtab.cli.dashboard.server import serve
-    except ImportError as error:
+        from trimtab.cli.dashboard.server import is_loopback, serve
+    except ModuleNotFoundError as error:
+        if error.name not in ("starlette", "uvicorn"):
+            raise
         raise UsageError(
             f"trimtab dashboard needs starlette and uvicorn: pip install 'trimtab[dashboard]' "
             f"({error})"
         ) from None
-    from trimtab.cli.live.source import Recorded, Source, Watched
+    from trimtab.cli.live.source import Recorded, Source
 
-    if not 0 <= arguments.cost_per_gb < float("inf"):
-        raise UsageError(f"--cost-per-gb {arguments.cost_per_gb}: write 0 or more")
+    check_live_options(arguments)
+    path = read_recording_path(arguments)
+    if path is not None and arguments.allow_changes:
+        raise UsageError("--allow-changes and --recording: a recording cannot be changed")
     certificate = _read_certificate(arguments)
-    token = _read_token(arguments)
-    if arguments.replay is not None and arguments.allow_changes:
-        raise UsageError("--allow-changes and --replay: a recording cannot be changed")
-    with _listen(arguments.host, arguments.port) as listener:
-        scheme = "https" if certificate else "http"
+    is_local = is_loopback(arguments.host)
+    token = _read_token(arguments, is_local)
+    with _listen(arguments.host, arguments.port) as listener, ExitStack() as stack:
+        if path is not None:
+            source: Source = Recorded(path)
+        else:
+            source = stack.enter_context(watch(arguments, record=arguments.record))
+            stack.enter_context(report_unreachable(read_client_options(arguments)))
+        if token and not is_local and certificate is None:
+            say_warning(
+                "the token and the pages go over the network unencrypted: give --certificate"
+            )
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        address = f"{scheme}://{shown}:{port}/" + (f"?token={token}" if token else "")
-        with ExitStack() as stack:
-            if arguments.replay is not None:
-                source: Source = Recorded(arguments.replay)
-            else:
-                options = read_client_options(arguments)
-                watched = Watched(
-                    options,
-                    window_s=arguments.window,
-                    probes=arguments.probe,
-                    show_key=choose_keys(arguments.keys),
-                    record=arguments.record,
-                )
-                source = stack.enter_context(watched)
-                stack.enter_context(report_unreachable(options))
-            site = Site(source, arguments.cost_per_gb, arguments.allow_changes)
-            say_note(f"Serving {address}")
-            number = asyncio.run(serve(site, token, listener, certificate))
-    return 128 + number if number else 1
+        login = f"?token={token}" if token else ""
+        say_note(f"Serving {'https' if certificate else 'http'}://{shown}:{port}/{login}")
+        site = Site(source, arguments.cost_per_gb, arguments.allow_changes)
+        return 128 + asyncio.run(serve(site, token, listener, certificate))
 
 
-def choose_keys(keys: str) -> Callable[[bytes], str] | None:
-    """How keys are shown; None to read no records."""
-    from trimtab.client.partitioner.key_spread import key_text
-    from trimtab.client.partitioner.murmur2_cy import murmur2
-
-    if keys == "none":
-        return None
-    return key_text if keys == "text" else lambda key: f"hash {murmur2(key):08x}"
-
-
-def _read_token(arguments: argparse.Namespace) -> str | None:
+def _read_token(arguments: argparse.Namespace, is_local: bool) -> str | None:
     """The token that readers need; None on loopback, if nothing can be changed.
 
     Raises:
         UsageError: the file cannot be read, or its token is short.
     """
-    if arguments.token_file is not None:
-        try:
-            token = Path(arguments.token_file).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"--token-file {arguments.token_file}: {error}") from error
-        if len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable():
-            raise UsageError(
-                f"--token-file {arguments.token_file}: write {_LEAST_TOKEN} or more ASCII "
-                "characters in it, such as `openssl rand -hex 16` prints"
-            )
-        return token
-    if not _is_loopback(arguments.host) and arguments.certificate is None:
-        say_warning("the token and the pages go over the network as plain text: give --certificate")
-    needs_token = arguments.allow_changes or not _is_loopback(arguments.host)
-    return secrets.token_urlsafe(24) if needs_token else None
-
-
-def _is_loopback(host: str) -> bool:
+    if arguments.token_file is None:
+        needs_token = arguments.allow_changes or not is_local
+        return secrets.token_urlsafe(24) if needs_token else None
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        token = Path(arguments.token_file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--token-file {arguments.token_file}: {error}") from error
+    if not re.fullmatch(rf"[\w.~-]{{{_LEAST_TOKEN},}}", token, re.ASCII):
+        raise UsageError(
+            f"--token-file {arguments.token_file}: write {_LEAST_TOKEN} or more letters and digits "
+            "in it, such as `openssl rand -hex 16` prints"
+        )
+    return token
 
 
 def _read_certificate(arguments: argparse.Namespace) -> tuple[str, str] | None:

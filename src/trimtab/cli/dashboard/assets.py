@@ -71,6 +71,7 @@ JS: Final = """"use strict";
   };
   const show = (parts) => {
     state.innerHTML = parts.state;
+    if (!parts.main) return;
     if (isBusy()) { waiting = parts; return; }
     waiting = null;
     const focused = main.contains(document.activeElement) ? document.activeElement.id : "";
@@ -86,7 +87,10 @@ JS: Final = """"use strict";
     const here = location.pathname + location.search;
     stream = new EventSource("/events?view=" + encodeURIComponent(here));
     stream.onopen = () => { said.textContent = ""; };
-    stream.onmessage = (event) => { if (!paused) show(JSON.parse(event.data)); };
+    stream.onmessage = (event) => {
+      const parts = JSON.parse(event.data);
+      if (!paused) show(parts); else if (parts.main) waiting = parts;
+    };
     stream.onerror = () => {
       said.textContent = "The dashboard does not answer; it is asked again. ";
       if (stream.readyState === EventSource.CLOSED) setTimeout(connect, 5000);
@@ -96,7 +100,6 @@ JS: Final = """"use strict";
   button.addEventListener("click", () => {
     paused = !paused;
     button.textContent = paused ? "Resume updates" : "Pause updates";
-    button.setAttribute("aria-pressed", String(paused));
     if (!paused && waiting) show(waiting);
   });
   if (main.dataset.live) connect(); else button.hidden = true;

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from trimtab.balance.cluster_load import OUT
 from trimtab.cli.dashboard.moving import show_plan
@@ -72,18 +73,20 @@ class NoSuchPage(Exception):
 def render(site: Site, path: str, query: Query) -> Page:
     """The page at an address.
 
+    Args:
+        path: percent-encoded, as names may have slashes.
+
     Raises:
         NoSuchPage: there is none.
     """
-    parts = [part for part in path.split("/") if part]
-    name = parts[0] if parts else ""
-    draw = _PAGES.get((name, len(parts) > 1))
+    kind, *names = [unquote(part) for part in path.split("/") if part] or [""]
+    draw = _PAGES.get((kind, len(names)))
     if draw is None:
         raise NoSuchPage(path)
     summary = site.source.summary
     if summary is None:
         return Page("Measuring", show_measuring(site.source))
-    return draw(site, summary, query, "/".join(parts[1:]))
+    return draw(site, summary, query, "".join(names))
 
 
 def show_state(source: Source) -> str:
@@ -404,18 +407,19 @@ value="{factor}"></div>
 
 
 def _plan(site: Site, summary: Summary, query: Query, name: str) -> Page:
-    return Page("Plan", show_plan(summary.snapshot, site.allows_changes, query.get("said", "")))
+    said = query.get("said", "") if site.allows_changes else ""
+    return Page("Plan", show_plan(summary.snapshot, site.allows_changes, said))
 
 
-_PAGES: Final[Mapping[tuple[str, bool], Callable[[Site, Summary, Query, str], Page]]] = {
-    ("", False): _overview,
-    ("topics", False): _topics,
-    ("topics", True): _topic,
-    ("brokers", True): _brokers,
-    ("groups", False): _groups,
-    ("groups", True): _group,
-    ("racks", False): _racks,
-    ("room", False): _room,
-    ("plan", False): _plan,
+_PAGES: Final[Mapping[tuple[str, int], Callable[[Site, Summary, Query, str], Page]]] = {
+    ("", 0): _overview,
+    ("topics", 0): _topics,
+    ("topics", 1): _topic,
+    ("brokers", 1): _brokers,
+    ("groups", 0): _groups,
+    ("groups", 1): _group,
+    ("racks", 0): _racks,
+    ("room", 0): _room,
+    ("plan", 0): _plan,
 }
-"""By the first part of the address, and whether there are more."""
+"""By the first part of the address, and the number of further ones."""

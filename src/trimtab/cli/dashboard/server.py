@@ -1,5 +1,8 @@
 """Serves the dashboard: pages from the last snapshot, and a stream of new ones.
 
+A page is drawn once for a snapshot, whatever the number of its readers. One that does not read, or
+sends no whole request, is dropped.
+
 Who may see it: on loopback anybody, by an address of loopback only, so that no page of another
 site can reach it by a name of its own (DNS rebinding). With a token only who has it: from a cookie
 that the login sets, or as `Authorization: Bearer`. Changes need a token always, and the page's own
@@ -10,17 +13,21 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import json
+import re
+import resource
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from html import escape
-from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import (
     JSONResponse,
@@ -30,20 +37,23 @@ from starlette.responses import (
     StreamingResponse,
 )
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trimtab.cli.dashboard.assets import CSS, JS
 from trimtab.cli.dashboard.pages import NoSuchPage, Page, render, show_state
-from trimtab.cli.dashboard.parts import Site
+from trimtab.cli.dashboard.parts import Site, read_whole
 from trimtab.cli.live.source import Watched
 from trimtab.kafka.errors import UsageError
 
 COOKIE: Final = "trimtab"
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _MOST_STREAMS: Final = 200
 _MOST_PAGES: Final = 200
 """Rendered pages that are kept until the next snapshot."""
+_MOST_CONNECTIONS: Final = 1500
 _BEAT_S: Final = 15.0
+_PATIENCE_S: Final = 10.0
+"""For a request to be whole, and for a reader to take what it is sent."""
 _FORM_BYTES: Final = 4096
 _ADDRESS_BYTES: Final = 2048
 _HEADERS: Final = {
@@ -66,6 +76,34 @@ _NAMES: Final = {
 }
 
 
+class _Drawn(NamedTuple):
+    """A page, and the event that brings it to who looks at it."""
+
+    page: Page
+    status: int
+    event: str
+
+
+class _Stream(StreamingResponse):
+    """Events until the reader goes, or does not take them in time."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[str], end: Callable[[], None]) -> None:
+        super().__init__(events)
+        self._end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(_PATIENCE_S):
+                await send(message)
+
+        try:
+            await super().__call__(scope, receive, send_in_time)
+        finally:
+            self._end()
+
+
 class Dashboard:
     """The pages of one source.
 
@@ -76,7 +114,8 @@ class Dashboard:
     def __init__(self, site: Site, token: str | None) -> None:
         self._site = site
         self._token = token
-        self._rendered: dict[tuple[str, str], str] = {}
+        self._drawn: dict[tuple[str, str], _Drawn] = {}
+        self._drawing = asyncio.Lock()
         self._changed = asyncio.Condition()
         self._version = 0
         self._streams = 0
@@ -111,7 +150,7 @@ class Dashboard:
     async def _note(self) -> None:
         async with self._changed:
             self._version += 1
-            self._rendered.clear()
+            self._drawn.clear()
             self._changed.notify_all()
 
     # Routes
@@ -123,13 +162,9 @@ class Dashboard:
         return Response(JS, media_type="text/javascript")
 
     async def _page(self, request: Request) -> Response:
-        path, query = request.url.path, dict(request.query_params)
-        try:
-            page = render(self._site, path, query)
-        except NoSuchPage:
-            page = Page("Not found", f"<h1>Not found</h1><p>There is no {escape(path)} now.</p>")
-            return Response(self._whole(path, page, is_live=False), 404, media_type="text/html")
-        return Response(self._whole(path, page), media_type="text/html")
+        path = request.scope["raw_path"].decode("ascii", "replace")
+        page, status, _ = await self._draw(path, dict(request.query_params))
+        return Response(self._whole(path, page), status, media_type="text/html")
 
     async def _snapshot(self, _: Request) -> Response:
         """The rows that the pages show, as data."""
@@ -149,29 +184,35 @@ class Dashboard:
         )
 
     async def _events(self, request: Request) -> Response:
-        address = urlsplit(request.query_params.get("view", "/"))
-        query = dict(parse_qsl(address.query, max_num_fields=10))
+        if request.method == "HEAD":
+            return Response(media_type=_Stream.media_type)
+        try:
+            address = urlsplit(request.query_params.get("view", "/"))
+            query = _read_fields(address.query)
+        except ValueError as error:
+            return PlainTextResponse(f"view: {error}\n", 400)
         if self._streams >= _MOST_STREAMS:
             return PlainTextResponse(
                 f"{_MOST_STREAMS} readers follow this dashboard already; load the page again\n",
                 503,
                 {"Retry-After": "10"},
             )
-        return StreamingResponse(self._follow(address.path, query), media_type="text/event-stream")
+        self._streams += 1
+        return _Stream(self._follow(address.path, query), self._note_end)
+
+    def _note_end(self) -> None:
+        self._streams -= 1
 
     async def _follow(self, path: str, query: dict[str, str]) -> AsyncIterator[str]:
-        self._streams += 1
-        try:
-            seen = -1
-            while not self._is_over:
-                if seen == self._version:
-                    yield ": still here\n\n"
-                else:
-                    seen = self._version
-                    yield f"data: {self._fragment(path, query)}\n\n"
-                await self._next(seen)
-        finally:
-            self._streams -= 1
+        seen = -1
+        while not self._is_over:
+            if seen == self._version:
+                state = json.dumps({"state": show_state(self._site.source)})
+                yield f"data: {state}\n\n"
+            else:
+                seen = self._version
+                yield f"data: {(await self._draw(path, query)).event}\n\n"
+            await self._next(seen)
 
     async def _next(self, seen: int) -> None:
         """Wait for another version, for some seconds."""
@@ -181,19 +222,26 @@ class Dashboard:
         except TimeoutError:
             return
 
-    def _fragment(self, path: str, query: dict[str, str]) -> str:
-        """The content of a page as an event; made once for all who look at it."""
+    async def _draw(self, path: str, query: dict[str, str]) -> _Drawn:
+        """A page, drawn once for a snapshot; one at a time, so that other readers get their turn.
+
+        Args:
+            path: percent-encoded.
+        """
         key = path, urlencode(sorted(query.items()))
-        if key not in self._rendered:
-            try:
-                main = render(self._site, path, query).main
-            except NoSuchPage:
-                main = f"<h1>Gone</h1><p>There is no {escape(path)} any more.</p>"
-            if len(self._rendered) >= _MOST_PAGES:
-                self._rendered.clear()
-            parts = {"main": main, "state": show_state(self._site.source)}
-            self._rendered[key] = json.dumps(parts)
-        return self._rendered[key]
+        async with self._drawing:
+            if key not in self._drawn:
+                try:
+                    page, status = render(self._site, path, query), 200
+                except NoSuchPage:
+                    what = escape(unquote(path))
+                    main = f"<h1>Not found</h1><p>There is no {what} now.</p>"
+                    page, status = Page("Not found", main), 404
+                if len(self._drawn) >= _MOST_PAGES:
+                    self._drawn.clear()
+                parts = {"main": page.main, "state": show_state(self._site.source)}
+                self._drawn[key] = _Drawn(page, status, json.dumps(parts))
+            return self._drawn[key]
 
     async def _login(self, request: Request) -> Response:
         form = await _read_form(request) if request.method == "POST" else {}
@@ -205,9 +253,7 @@ class Dashboard:
 <div><label for="token">Token, as the command has printed it, or from its --token-file</label>
 <input id="token" name="token" type="password" autocomplete="current-password" required></div>
 <button>Show</button></form>"""
-        html = _HTML.format(
-            title="Log in", nav="", state="", main=main, live="", refresh="", foot=""
-        )
+        html = _HTML.format(title="Log in", nav="", state="", main=main, live="", foot="")
         return Response(html, 401 if is_wrong else 200, media_type="text/html")
 
     async def _act(self, request: Request) -> Response:
@@ -218,8 +264,8 @@ class Dashboard:
         try:
             if not isinstance(source, Watched):
                 raise UsageError("a recording cannot be changed")
-            if action == "run" and form.get("plan", "").isdigit():
-                number = int(form["plan"])
+            if action == "run":
+                number = read_whole(form.get("plan", ""), 0)
                 await asyncio.to_thread(source.act, lambda each: each.carry_out(number))
             elif action == "pause":
                 await asyncio.to_thread(source.act, lambda each: each.pause())
@@ -232,21 +278,21 @@ class Dashboard:
         query = f"?{urlencode({'said': said})}" if said else ""
         return RedirectResponse(f"/plan{query}", 303)
 
-    def _whole(self, path: str, page: Page, is_live: bool = True) -> str:
+    def _whole(self, path: str, page: Page) -> str:
         first = "/" + path.strip("/").split("/")[0]
         nav = "".join(
             f'<a href="{address}"{" aria-current=page" if address == first else ""}>{name}</a>'
             for address, name in _NAMES.items()
         )
-        live = self._site.source.is_live and is_live
+        live = self._site.source.is_live
         return _HTML.format(
             title=escape(page.title),
             nav=f'<nav aria-label="Pages">{nav}</nav>',
             state=show_state(self._site.source),
             main=page.main,
             live=' data-live="1"' if live else "",
-            refresh='<noscript><meta http-equiv="refresh" content="10"></noscript>' if live else "",
-            foot="Rates are measured from outside, by what brokers tell of sizes and offsets.",
+            foot="Rates are measured from outside, by what brokers tell of sizes and offsets. "
+            "<noscript>Without JavaScript load the page again for newer ones.</noscript>",
         )
 
 
@@ -258,12 +304,11 @@ _HTML: Final = """<!doctype html>
 <title>{title} · trimtab</title>
 <link rel="stylesheet" href="/style.css">
 <link rel="icon" href="data:,">
-{refresh}
 </head>
 <body>
 <a class="skip" href="#main">To the content</a>
 <header><div><b>trimtab</b>{nav}
-<button id="pause" type="button" aria-pressed="false" hidden>Pause updates</button></div>
+<button id="pause" type="button" hidden>Pause updates</button></div>
 <div><p id="state" class="faint">{state}</p>
 <p id="link" class="old" role="status"></p></div></header>
 <main id="main" tabindex="-1"{live}>
@@ -277,7 +322,7 @@ _HTML: Final = """<!doctype html>
 
 
 class _Guard:
-    """Lets in who may come in, whatever the route, and sets the headers of each answer."""
+    """Lets in who may come in, whatever the route."""
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
         self._app = app
@@ -288,15 +333,9 @@ class _Guard:
             await self._app(scope, receive, send)
             return
 
-        async def send_with_headers(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                extra = [(k.lower().encode(), v.encode()) for k, v in _HEADERS.items()]
-                message = {**message, "headers": [*message["headers"], *extra]}
-            await send(message)
-
         request = Request(scope, receive)
         refusal = self._refuse(request)
-        await (refusal or self._app)(scope, receive, send_with_headers)
+        await (refusal or self._app)(scope, receive, send)
 
     def _refuse(self, request: Request) -> Response | None:
         host = request.headers.get("host", "")
@@ -307,7 +346,7 @@ class _Guard:
         if request.method == "POST" and not self._is_own_origin(request, host):
             return PlainTextResponse("only this page's own forms may change anything\n", 403)
         if self._token is None:
-            if host.rsplit(":", 1)[0] not in _LOOPBACK and host not in _LOOPBACK:
+            if not is_loopback(re.sub(r":\d*$", "", host).strip("[]")):
                 return PlainTextResponse(
                     f"this dashboard is served as localhost, not as {host!r}\n", 421
                 )
@@ -332,6 +371,13 @@ class _Guard:
         return origin == f"{request.url.scheme}://{host}"
 
 
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _is_same(given: str, token: str) -> bool:
     return hmac.compare_digest(given.encode(), token.encode())
 
@@ -344,13 +390,50 @@ def _let_in(request: Request, token: str) -> Response:
 
 
 async def _read_form(request: Request) -> dict[str, str]:
-    """The fields of a short form; none of one that is too long."""
+    """The fields of a short form.
+
+    Raises:
+        HTTPException: it is too long, slow, or no form.
+    """
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _FORM_BYTES:
-            return {"": ""}
-    return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=10))
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > _FORM_BYTES:
+                    raise HTTPException(413, f"a form has {_FORM_BYTES} bytes at most")
+        return _read_fields(body.decode("utf-8", "replace"))
+    except TimeoutError:
+        raise HTTPException(408, f"a form is sent within {_PATIENCE_S:g} s") from None
+    except ValueError as error:
+        raise HTTPException(400, f"the form: {error}") from None
+
+
+def _read_fields(text: str) -> dict[str, str]:
+    """Raises:
+    ValueError: there are too many.
+    """
+    return dict(parse_qsl(text, max_num_fields=10))
+
+
+class _Protocol(H11Protocol):
+    """Closes a connection on which no whole request arrives, however it drips."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._last = self.cycle
+        self._check = self.loop.call_later(_PATIENCE_S, self._close_if_idle)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._check.cancel()
+        super().connection_lost(exc)
+
+    def _close_if_idle(self) -> None:
+        if self.cycle is self._last and (self.cycle is None or self.cycle.response_complete):
+            self.transport.abort()
+            return
+        self._last = self.cycle
+        self._check = self.loop.call_later(_PATIENCE_S, self._close_if_idle)
 
 
 class _Server(uvicorn.Server):
@@ -359,6 +442,31 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def make_server(dashboard: Dashboard, certificate: tuple[str, str] | None = None) -> uvicorn.Server:
+    """A server to be run with a listener.
+
+    Args:
+        certificate: as `serve`.
+    """
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    config = uvicorn.Config(
+        dashboard.app,
+        headers=list(_HEADERS.items()),
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=2,
+        limit_concurrency=min(_MOST_CONNECTIONS, files // 2),
+        h11_max_incomplete_event_size=16_384,
+        http=_Protocol,
+        ws="none",
+        ssl_certfile=certificate and certificate[0],
+        ssl_keyfile=certificate and certificate[1],
+    )
+    return _Server(config)
 
 
 async def serve(
@@ -375,22 +483,7 @@ async def serve(
     """
     dashboard = Dashboard(site, token)
     dashboard.listen()
-    config = uvicorn.Config(
-        dashboard.app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        lifespan="off",
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=2,
-        limit_concurrency=1500,
-        h11_max_incomplete_event_size=16_384,
-        http="h11",
-        ws="none",
-        ssl_certfile=certificate and certificate[0],
-        ssl_keyfile=certificate and certificate[1],
-    )
-    server = _Server(config)
+    server = make_server(dashboard, certificate)
     signals: list[int] = []
 
     def stop(number: int) -> None:
