@@ -45,6 +45,7 @@ _STYLES: Final = {
 }
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+_KEYS: Final = "/ filter  A…Z sort  Enter open  Esc back  ? help  q quit"
 _HELP: Final = """\
 1 … 7, Tab    another table            /        show rows with these words
 ↑ ↓ PgUp PgDn another row              Enter    open the broker, topic or group
@@ -120,7 +121,7 @@ class TopApp(App[None]):
     Grid { height: 1fr; scrollbar-size: 0 1; }
     #row { height: 5; max-height: 25%; border-top: solid; }
     #filter { height: 1; border: none; padding: 0; display: none; }
-    #keys { height: 1; text-style: dim; }
+    #keys { height: 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c,ctrl+q", "end(130)", priority=True),
@@ -167,7 +168,7 @@ class TopApp(App[None]):
         yield Grid()
         yield Static(id="row")
         yield Input(id="filter")
-        yield Static(Text("/ filter  A…Z sort  Enter open  Esc back  ? help  q quit"), id="keys")
+        yield Static(id="keys")
 
     def on_mount(self) -> None:
         for number in _SIGNALS:
@@ -178,6 +179,8 @@ class TopApp(App[None]):
 
     def look(self) -> None:
         """Show the last snapshot, and its age."""
+        if not self.query(Grid):
+            return  # the screen is being closed
         if self._source.is_live and self._source.is_over:
             self.exit()  # the source's end says why
             return
@@ -261,11 +264,13 @@ class TopApp(App[None]):
             if name == "findings" and self._findings:
                 label += f" {len(self._findings)}"
             text.append(f" {label} ", "reverse" if name == page.at else "")
-        if page.words:
-            text.append(f"  /{show_text(page.words)}", "bold")
-        if len(self._rows) < count:
-            text.append(f"  {len(self._rows):,} of {count:,}")
         self.query_one("#tabs", Static).update(text)
+        keys = Text(no_wrap=True)
+        if page.words:
+            keys.append(f"/{show_text(page.words)}  ", "bold")
+        if len(self._rows) < count:
+            keys.append(f"{len(self._rows):,} of {count:,}  ", "bold")
+        self.query_one("#keys", Static).update(keys.append(_KEYS, "dim"))
 
     def _draw_row(self, at: int) -> None:
         text = ""
@@ -341,25 +346,26 @@ class TopApp(App[None]):
             self.draw()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        if self.page.at == "room":
-            self._ask_room(event.value)
+        why = self._ask_room(event.value) if self.page.at == "room" else ""
         self._end_filter()
         self.draw()
+        if why:
+            self.query_one("#row", Static).update(Text(why))
 
     def _end_filter(self) -> None:
         self.query_one("#filter", Input).display = False
         self.query_one(Grid).focus()
 
-    def _ask_room(self, text: str) -> None:
-        """Try out a topic of `200x3`, or of `200` with three replicas."""
+    def _ask_room(self, text: str) -> str:
+        """Try out a topic of `200x3`, or of `200` with three replicas; why not, or ""."""
         count, _, factor = text.lower().replace(" ", "").partition("x")
         if not (count.isdecimal() and (factor or "3").isdecimal()):
-            self.notify("write partitions x replicas, such as 200x3", markup=False)
-        elif not 0 < int(count) <= 100_000 or not 0 < int(factor or 3) <= 1_000:
-            self.notify("write 1 to 100000 partitions of 1 to 1000 replicas", markup=False)
-        else:
-            self._asked = [PlannedTopic("a topic", int(count), int(factor or 3)), *self._asked[:9]]
-            self.page.row = ""
+            return f"{show_text(text)!r}: write partitions x replicas, such as 200x3"
+        if not 0 < int(count) <= 100_000 or not 0 < int(factor or 3) <= 1_000:
+            return f"{text}: write 1 to 100000 partitions of 1 to 1000 replicas"
+        self._asked = [PlannedTopic("a topic", int(count), int(factor or 3)), *self._asked[:9]]
+        self.page.row = ""
+        return ""
 
     def _show(self, name: str) -> None:
         self._end_filter()
