@@ -456,6 +456,57 @@ def test_after_ctrl_c_at_any_line_the_scan_reads_again(
     await_end_of_clients()
 
 
+INTERRUPTED = """
+import os, signal, sys
+import duckdb, polars as pl, pyarrow as pa, trimtab
+from trimtab.client.blocking.consumer import Consumer
+
+fetch_batches, count = Consumer.fetch_batches, 0
+
+def interrupted(self, timeout_ms):
+    global count
+    count += 1
+    if count == 3:
+        os.kill(os.getpid(), signal.SIGINT)  # of the process: it is the main thread's to raise
+    return fetch_batches(self, timeout_ms)
+
+scan = trimtab.read("flights", sys.argv[1])
+flights = scan.to_duckdb()
+READERS = {
+    "batches": lambda: sum(each.num_rows for each in scan.batches()),
+    "pyarrow": lambda: pa.table(scan).num_rows,
+    "polars": lambda: pl.DataFrame(scan).height,
+    "lazy": lambda: scan.to_polars().collect().height,
+    "duckdb": lambda: duckdb.execute("SELECT count(value) FROM flights").fetchone()[0],
+}
+for name, read in READERS.items():
+    Consumer.fetch_batches, count, ended = interrupted, 0, None
+    try:
+        try:
+            ended = read()
+        except (Exception, KeyboardInterrupt):
+            for _ in range(10):
+                pass  # Polars' streaming engine raises KeyboardInterrupt twice, whatever it reads
+    except KeyboardInterrupt:
+        pass
+    Consumer.fetch_batches = fetch_batches
+    print(name, ended, read(), read())
+"""
+
+
+def test_an_interrupted_cell_leaves_nothing_broken(servers: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, servers],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    rows = PARTITIONS * EACH
+    readers = ("batches", "pyarrow", "polars", "lazy", "duckdb")
+    assert done.stdout == "".join(f"{each} None {rows} {rows}\n" for each in readers), done.stderr
+
+
 # what it shows
 
 
