@@ -7,13 +7,15 @@ than
 
     p99 = median + s ln(100 r) / (1 - r),    r = bytes/s : capacity
 
-`s` and the capacity are the same for all brokers; each has a median and a factor of its own.
+`s` and the capacity are the same for all brokers; each has a median and a factor of its own. Where
+brokers and windows hardly differ in load, many capacities fit about as well (to two in the log of
+the likelihood), and the interval reaches over all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log
+from math import exp, log
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy
@@ -27,7 +29,10 @@ _BUSIEST: Final = 0.95
 """Nothing is said of a broker that would be busy for a larger part of the time."""
 _FARTHEST: Final = 2.0
 """Nor of more than so many times the bytes/s that any broker was measured with."""
-_CAPACITIES: Final = 40
+_CAPACITIES: Final = (1.1, 50.0, 40)
+"""The least and the largest that are tried, as multiples of the largest load, and how many."""
+_VAGUEST: Final = 4.0
+"""Nor if what fits reaches from one value to more than so many times that."""
 _LEAST: Final = 8
 
 
@@ -47,9 +52,6 @@ class Answered(NamedTuple):
 class AnswerFit:
     """The fit of some measurements.
 
-    Attributes:
-        spread: of each broker the 5th and the 95th percentile of measured : fitted.
-
     Raises:
         UsageError: there are less than eight.
     """
@@ -66,25 +68,28 @@ class AnswerFit:
             int(id): float(numpy.median(medians[brokers == id])) for id in numpy.unique(brokers)
         }
         base = numpy.array([self._median[int(id)] for id in brokers])
-        best = numpy.inf
-        for capacity in self._most * numpy.geomspace(1 / _BUSIEST, 50, _CAPACITIES):
+        fits = []
+        for capacity in self._most * numpy.geomspace(*_CAPACITIES):
             shapes = _shape(loads / capacity)
             extra = numpy.maximum(p99s - base, 1e-6)
             work = float(numpy.exp(numpy.median(numpy.log(extra / shapes))))
-            error = float(abs(numpy.log(p99s / (base + work * shapes))).sum())
-            if error < best:
-                best, self._capacity, self._work = error, float(capacity), work
+            error = float(abs(numpy.log(p99s / (base + work * shapes))).mean())
+            fits.append((max(error, 1e-3), float(capacity), work))
+        best, self._capacity, self._work = min(fits)
+        most = best * exp(2 / len(p99s))
+        self._fits = [(capacity, work) for error, capacity, work in fits if error <= most]
         ratios = p99s / (base + self._work * _shape(loads / self._capacity))
         self._factor: dict[int, float] = {}
-        self.spread: dict[int, tuple[float, float]] = {}
+        self._spread: dict[int, tuple[float, float]] = {}
+        """Of each broker the 5th and the 95th percentile of measured : fitted."""
         for id in self._median:
             own = ratios[brokers == id]
             self._factor[id] = factor = float(own.mean())
             low, high = numpy.quantile(own, (0.05, 0.95)) / factor
-            self.spread[id] = float(low), float(high)
+            self._spread[id] = float(low), float(high)
 
-    def predict(self, broker: int, bytes_s: Floats) -> Floats:
-        """The 99th percentile in seconds at each of these loads.
+    def predict(self, broker: int, bytes_s: Floats) -> tuple[float, float, float]:
+        """The 99th percentile in seconds at these loads: the least, the mean and the most.
 
         Raises:
             UsageError: the broker was not probed, or such a load is too far from what was measured.
@@ -92,14 +97,22 @@ class AnswerFit:
         if broker not in self._median:
             raise UsageError(f"broker {broker} was not probed")
         most = float(bytes_s.max())
-        if most > min(_FARTHEST * self._most, _BUSIEST * self._capacity):
+        found = [
+            self._factor[broker] * (self._median[broker] + work * _shape(bytes_s / capacity))
+            for capacity, work in [(self._capacity, self._work), *self._fits]
+            if most <= _BUSIEST * capacity
+        ]
+        least = min((float(each.min()) for each in found), default=0.0)
+        largest = max((float(each.max()) for each in found), default=0.0)
+        is_known = len(found) == 1 + len(self._fits) and largest <= _VAGUEST * least
+        if most > _FARTHEST * self._most or not is_known:
             raise UsageError(
                 f"broker {broker} would have {most / self._most:.1f} times the bytes/s that any "
-                "broker was measured with: too far to say how long answers take"
+                "broker was measured with: what was measured does not tell how long answers take "
+                "then"
             )
-        shapes = self._work * _shape(bytes_s / self._capacity)
-        found: Floats = self._factor[broker] * (self._median[broker] + shapes)
-        return found
+        low, high = self._spread[broker]
+        return low * least, float(found[0].mean()), high * largest
 
 
 def _shape(busy: Floats) -> Floats:

@@ -33,6 +33,20 @@ def read_history(table: str) -> dict[TopicPartition, float]:
     """The bytes/s that are expected to be written to each partition at the peak.
 
     Args:
+        table: as `read_rates`.
+
+    Raises:
+        UsageError: as `read_rates`.
+    """
+    partitions, rates, length = read_rates(table)
+    return dict(zip(partitions, _find_peaks(rates, length).tolist(), strict=True))
+
+
+def read_rates(table: str) -> tuple[list[TopicPartition], NDArray[numpy.float64], int]:
+    """The partitions of a table, the bytes/s that were written to them, by partition and window,
+    and the length of a window in seconds.
+
+    Args:
         table: a Parquet file, or a directory of them; windows of one length.
 
     Raises:
@@ -62,11 +76,11 @@ def read_history(table: str) -> dict[TopicPartition, float]:
     if count > 1:
         rates = rates[:, :-1]  # the last one may not be over
     names = topics.dictionary.to_pylist()
-    expected = _find_peaks(rates, length).tolist()
-    return {
-        TopicPartition(names[topic], partition): rate
-        for topic, partition, rate in zip(*keys.tolist(), expected, strict=True)
-    }
+    found = [
+        TopicPartition(names[topic], partition)
+        for topic, partition in zip(*keys.tolist(), strict=True)
+    ]
+    return found, rates, length
 
 
 def expect(load: ClusterLoad, rates: Mapping[TopicPartition, float]) -> ClusterLoad:

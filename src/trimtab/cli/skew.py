@@ -81,7 +81,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    source = _Source(arguments)
+    source = KeySource(arguments)
     partitions = arguments.partitions or source.partitions
     if partitions is None:
         raise UsageError("--partitions is missing: how many has the topic?")
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     return _CODES[skew.evenness]
 
 
-class _Source:
+class KeySource:
     """A file, or a topic.
 
     Attributes:
@@ -184,7 +184,7 @@ def read_partitioner(name: str) -> str | KeyPartitioner:
 
 
 def _try_others(
-    source: _Source,
+    source: KeySource,
     partitions: int,
     partitioner: str | KeyPartitioner,
     arguments: argparse.Namespace,

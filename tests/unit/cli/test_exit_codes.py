@@ -37,6 +37,7 @@ REFUSED = {
     "leader-election": "leader-election --election-type preferred --topic t",
     "reassign": "reassign --execute",
     "balance": "balance --window 1",
+    "what-if": "what-if --growth 0 --recording /nowhere.jsonl.gz",
     "skew": "skew /nowhere.csv",
     "limits": "limits --what-if x",
     "shims": "shims /dev/null/x",
