@@ -22,6 +22,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from trimtab.cli.consume.formats import FORMATTER_DEFAULTS, Template, TextFormat, write_json
@@ -30,11 +31,12 @@ from trimtab.cli.consume.reading import (
     POLL_MS,
     Bounds,
     Source,
+    choose_records,
     find_span,
     read_bounds,
     read_last,
+    refuse_with_group,
 )
-from trimtab.cli.consume.where import Expression, Seen
 from trimtab.cli.options import (
     add_client_options,
     add_options,
@@ -141,7 +143,12 @@ def run(arguments: argparse.Namespace) -> int:
     registry = read_registry(arguments)
     partitions = [] if "group.id" in options else find_partitions(arguments, options, topics)
     decoding: dict[str, Any] = {} if registry is None else registry.options()
-    with Stop() as stop, report_unreachable(options), Consumer({**options, **decoding}) as consumer:
+    with (
+        Stop() as stop,
+        nullcontext() if registry is None else closing(registry),
+        report_unreachable(options),
+        Consumer({**options, **decoding}) as consumer,
+    ):
         merged = merge_split(consumer) if arguments.merge else None
 
         def commit_merged() -> None:
@@ -215,14 +222,13 @@ class Printer:
     """Prints the records that are asked for, up to --max-messages.
 
     Attributes:
+        is_wanted: whether to print a record; None for all.
         printed: how many it has printed.
     """
 
     def __init__(self, arguments: argparse.Namespace, bounds: Bounds) -> None:
         self._write = choose_format(arguments)
-        self._bounds = bounds
-        where = arguments.where
-        self._where = None if where is None else Expression(where, "--where").read
+        self.is_wanted = choose_records(bounds, arguments.where)
         self._limit = read_limit(arguments.max_messages)
         self.printed = 0
 
@@ -231,17 +237,12 @@ class Printer:
         """How many more records to print; None if there is no limit."""
         return None if self._limit is None else self._limit - self.printed
 
-    def is_wanted(self, record: Record) -> bool:
-        return self._bounds.has_time_of(record) and (
-            self._where is None or bool(self._where(Seen(record)))
-        )
-
     def print(self, records: Sequence[Record]) -> None:
         output = sys.stdout.buffer
         for record in records:
             if self.left == 0:
                 break
-            if self.is_wanted(record):
+            if self.is_wanted is None or self.is_wanted(record):
                 output.write(self._write(record))
                 self.printed += 1
         output.flush()
@@ -304,12 +305,8 @@ def read_options(arguments: argparse.Namespace, bounds: Bounds) -> dict[str, Any
     if arguments.isolation_level is not None:
         options["isolation.level"] = arguments.isolation_level
     if "group.id" in options:
-        for name in ("partition", "offset", "last", "since", "until", "follow"):
-            if is_given(getattr(arguments, name)):
-                raise UsageError(
-                    f"--{name} does not go with a group, which assigns partitions and keeps "
-                    "offsets; change these with `trimtab groups --reset-offsets`"
-                )
+        names = ("partition", "offset", "last", "since", "until", "follow")
+        refuse_with_group(arguments, names)
     if arguments.merge and arguments.partition is not None:
         raise UsageError(
             f"--partition {arguments.partition} does not go with --merge, which needs all "

@@ -70,6 +70,11 @@ class Registry:
         self.failed = 0
         self.first = ""
 
+    def close(self) -> None:
+        """Close the connections to the registry."""
+        self._client.close()
+        self._descriptors.close()
+
     def options(self) -> dict[str, Any]:
         """For a consumer."""
         return {f"{part}.deserializer": Decoder(self, part) for part in ("key", "value")}

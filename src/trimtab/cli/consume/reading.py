@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from heapq import heappush, heappushpop
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
+from trimtab.cli.consume.where import Expression, Seen
+from trimtab.cli.options import is_given
 from trimtab.cli.style import say_warning
 from trimtab.kafka.errors import BrokerError, ErrorCode, LogTruncation, UsageError
 from trimtab.kafka.records import Record, TopicPartition
@@ -44,6 +46,9 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _AGO: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _LEAST_WINDOW: Final = 16
 
+Wanted: TypeAlias = Callable[[Record], bool]
+"""Whether a record is asked for."""
+
 Span: TypeAlias = dict[TopicPartition, tuple[int, int]]
 """By partition the first offset, and the end, which is exclusive."""
 
@@ -66,11 +71,25 @@ class Bounds(NamedTuple):
     def is_given(self) -> bool:
         return self[:3] != (None, None, None)
 
-    def has_time_of(self, record: Record) -> bool:
-        """Whether the record's time is within the bounds: times need not rise with offsets."""
-        return (self.since is None or record.timestamp >= self.since) and (
-            self.until is None or record.timestamp < self.until
-        )
+
+def choose_records(bounds: Bounds, where: str | None) -> Wanted | None:
+    """Whether a record is asked for, by its time and by --where; None if all are.
+
+    Raises:
+        UsageError: the expression has another form.
+    """
+    since, until = bounds.since, bounds.until
+    tests: list[Wanted] = []
+    if since is not None:  # times need not rise with offsets
+        tests.append(lambda record: record.timestamp >= since)
+    if until is not None:
+        tests.append(lambda record: record.timestamp < until)
+    if where is not None:
+        read = Expression(where, "--where").read
+        tests.append(lambda record: bool(read(Seen(record))))
+    if len(tests) == 1:
+        return tests[0]
+    return (lambda record: all(test(record) for test in tests)) if tests else None
 
 
 def read_bounds(arguments: argparse.Namespace, now_ms: int) -> Bounds:
@@ -88,6 +107,18 @@ def read_bounds(arguments: argparse.Namespace, now_ms: int) -> Bounds:
             f"--since {arguments.since} is not before --until {arguments.until}: no record is"
         )
     return Bounds(arguments.last, since, until, arguments.follow)
+
+
+def refuse_with_group(arguments: argparse.Namespace, names: Iterable[str]) -> None:
+    """Raises:
+    UsageError: one of these options is given, and they say what a group says.
+    """
+    for name in names:
+        if is_given(getattr(arguments, name)):
+            raise UsageError(
+                f"--{name} does not go with a group, which assigns partitions and keeps "
+                "offsets; change these with `trimtab groups --reset-offsets`"
+            )
 
 
 def read_time(option: str, text: str, now_ms: int) -> int:
@@ -238,7 +269,7 @@ def read_span(consumer: Consumer, span: Span, stop: Stop) -> Iterator[Record]:
 
 
 def read_last(
-    consumer: Consumer, span: Span, count: int, is_wanted: Callable[[Record], Any], stop: Stop
+    consumer: Consumer, span: Span, count: int, is_wanted: Wanted | None, stop: Stop
 ) -> list[Record]:
     """The newest wanted records of a span, oldest first by time.
 
@@ -254,7 +285,7 @@ def read_last(
         for record in read_span(consumer, window, stop):
             partition = TopicPartition(record.topic, record.partition)
             latest[partition] = max(record.timestamp, latest.get(partition, record.timestamp))
-            if is_wanted(record):
+            if is_wanted is None or is_wanted(record):
                 found = record.timestamp, partition, record.offset, record
                 (heappush if len(newest) < count else heappushpop)(newest, found)
         oldest = newest[0][0] if len(newest) == count else None

@@ -32,6 +32,7 @@ import tokenize
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 from trimtab.kafka.errors import UsageError
@@ -45,41 +46,27 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class Seen:
     """A record whose parts are decoded when they are first asked for."""
 
-    __slots__ = ("_headers", "_key", "_value", "record")
-
     def __init__(self, record: Record) -> None:
         self.record = record
-        self._key: Any = _UNKNOWN
-        self._value: Any = _UNKNOWN
-        self._headers: dict[str, str | None] | None = None
 
-    @property
+    @cached_property
     def key(self) -> Any:
-        """The object in it; None if it is not JSON."""
-        if self._key is _UNKNOWN:
-            self._key = _parse(self.record.key)
-        return self._key
+        return _parse(self.record.key)
 
-    @property
+    @cached_property
     def value(self) -> Any:
-        """The object in it; None if it is not JSON."""
-        if self._value is _UNKNOWN:
-            self._value = _parse(self.record.value)
-        return self._value
+        return _parse(self.record.value)
 
-    @property
+    @cached_property
     def headers(self) -> dict[str, str | None]:
-        if self._headers is None:
-            self._headers = {name: show(content) for name, content in self.record.headers}
-        return self._headers
+        return {name: show(content) for name, content in self.record.headers}
 
-
-_UNKNOWN: Final = object()
 
 Read: TypeAlias = Callable[[Seen], Any]
 
 
 def _parse(data: Any) -> Any:
+    """The object in a key or value; None if it is not JSON."""
     if not isinstance(data, bytes):
         return data
     try:

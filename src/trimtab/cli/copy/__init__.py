@@ -16,16 +16,24 @@ Tests: tests/unit/cli/test_copy.py
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from trimtab.cli.consume.reading import OPTIONS, Source, Span, find_span, read_bounds, read_last
-from trimtab.cli.consume.where import Expression, Seen
+from trimtab.cli.consume.reading import (
+    OPTIONS,
+    Source,
+    Span,
+    Wanted,
+    choose_records,
+    find_span,
+    read_bounds,
+    read_last,
+    refuse_with_group,
+)
 from trimtab.cli.options import (
     add_client_options,
     add_options,
-    is_given,
     read_client_file,
     read_client_options,
     read_pairs,
@@ -36,6 +44,7 @@ from trimtab.cli.selection import connect_admin
 from trimtab.cli.stopping import Stop
 from trimtab.cli.style import say_note
 from trimtab.cli.table import show_bytes, show_count
+from trimtab.client.optional import import_pyarrow
 from trimtab.kafka.errors import UsageError
 from trimtab.kafka.records import Record
 from trimtab.threads.clock import monotonic_clock, wall_clock_ms
@@ -88,7 +97,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--to-bootstrap-server HOST:PORT,…": "brokers of the cluster to copy to (default: the "
         "same cluster)",
         "--to-command-property --to-property NAME=VALUE …": "options of the producer, such as "
-        "compression.type=zstd",
+        "compression.type=zstd (default: none, as the batches are new)",
         "--to-command-config FILE": "a file of the producer's options (default with the same "
         "cluster: that of --command-config)",
     }
@@ -96,14 +105,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    import_pyarrow("copy")
     from trimtab.cli.copy.copier import Copier, Job
     from trimtab.client.blocking.consumer import Consumer
     from trimtab.client.blocking.merged_records import merge_split
     from trimtab.client.blocking.producer import Producer
 
     bounds = read_bounds(arguments, wall_clock_ms())
-    where = None if arguments.where is None else Expression(arguments.where, "--where").read
-    refuse_with_group(arguments)
+    is_wanted = choose_records(bounds, arguments.where)
+    if arguments.group is not None:
+        refuse_with_group(arguments, ("last", "since", "until"))
     of_source, of_target = read_source_options(arguments), read_target_options(arguments)
     topics = find_topics(arguments, of_source, of_target)
     keeps_partitions = is_kept(arguments, topics)
@@ -114,22 +125,15 @@ def run(arguments: argparse.Namespace) -> int:
     with (
         Stop() as stop,
         report_unreachable(of_source),
-        report_unreachable(of_target),
+        report_unreachable(of_target) if arguments.to_bootstrap_server else nullcontext(),
         Producer(of_target) as producer,
         Consumer(of_source) as consumer,
     ):
         say_note(describe(topics, keeps_partitions, arguments.group))
         span = find_span(consumer, topics.partitions, bounds)
-
-        def is_chosen(record: Record) -> bool:
-            return bounds.has_time_of(record) and (where is None or bool(where(Seen(record))))
-
-        is_wanted: Callable[[Record], bool] | None = None
-        if bounds.is_given or where is not None:
-            is_wanted = is_chosen
         if bounds.last is not None:
-            found = read_last(consumer, span, bounds.last, is_chosen, stop)
-            span, is_wanted = narrow_to(found, span, is_chosen)
+            found = read_last(consumer, span, bounds.last, is_wanted, stop)
+            span, is_wanted = narrow_to(found, span, is_wanted)
         # What goes by its key goes in the order of its key.
         merged = None if keeps_partitions else merge_split(consumer)
         source = Source(consumer, None if bounds.follows else span, merged)
@@ -152,25 +156,13 @@ def run(arguments: argparse.Namespace) -> int:
         "leftOut": copier.left_out,
         "seconds": round(seconds, 3),
     }
-    left_out = f", left out {copier.left_out:,}" if where is not None else ""
+    left_out = f", left out {copier.left_out:,}" if copier.left_out else ""
     text = (
         f"copied {show_count(copier.copied, 'record')} ({show_bytes(copier.copied_bytes)}) of "
         f"{topics.source} to {topics.target} in {seconds:.1f} s{left_out}"
     )
     print_result(arguments, shown, text)
     return stop.code
-
-
-def refuse_with_group(arguments: argparse.Namespace) -> None:
-    """Raises:
-    UsageError: an option says where to begin, or to end, and a group does.
-    """
-    for name in ("last", "since", "until"):
-        if arguments.group is not None and is_given(getattr(arguments, name)):
-            raise UsageError(
-                f"--{name} does not go with --group, which goes on where it has copied to; to "
-                "begin elsewhere use `trimtab groups --reset-offsets`"
-            )
 
 
 def read_source_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -230,9 +222,12 @@ def find_topics(
     def admin(options: dict[str, Any]) -> AbstractContextManager[Admin]:
         return connect_admin({name: value for name, value in options.items() if name in ADMIN})
 
-    with admin(of_source) as source, admin(of_target) as target:
-        to_topic = arguments.to_topic or arguments.topic
-        return prepare_topics(source, target, arguments.topic, to_topic, arguments.create)
+    to_topic = arguments.to_topic or arguments.topic
+    with admin(of_source) as source:
+        if arguments.to_bootstrap_server is None:
+            return prepare_topics(source, source, arguments.topic, to_topic, arguments.create)
+        with admin(of_target) as target:
+            return prepare_topics(source, target, arguments.topic, to_topic, arguments.create)
 
 
 def is_kept(arguments: argparse.Namespace, topics: Topics) -> bool:
@@ -261,21 +256,19 @@ def describe(topics: Topics, keeps_partitions: bool, group: str | None) -> str:
     return f"copying {topics.source} to {topics.target}: {way}; {promise}"
 
 
-def narrow_to(
-    found: Sequence[Record], span: Span, is_chosen: Callable[[Record], bool]
-) -> tuple[Span, Callable[[Record], bool]]:
+def narrow_to(found: Sequence[Record], span: Span, is_wanted: Wanted | None) -> tuple[Span, Wanted]:
     """The part of a span with these records, and whether a record is one of them, or a later one
-    that is chosen."""
+    that is wanted."""
     places = {(record.partition, record.offset) for record in found}
     first: dict[int, int] = {}
     for partition, offset in places:
         first[partition] = min(offset, first.get(partition, offset))
-    narrow = {each: (first.get(each.partition, end), end) for each, (_, end) in span.items()}
     ends = {each.partition: end for each, (_, end) in span.items()}
 
-    def is_wanted(record: Record) -> bool:
+    def is_one(record: Record) -> bool:
         if record.offset < ends[record.partition]:
             return (record.partition, record.offset) in places
-        return is_chosen(record)
+        return is_wanted is None or is_wanted(record)
 
-    return narrow, is_wanted
+    narrow = {each: (first.get(each.partition, end), end) for each, (_, end) in span.items()}
+    return narrow, is_one

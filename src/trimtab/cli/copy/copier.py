@@ -1,9 +1,7 @@
 """Copies what is read from one topic to another one, and commits how far it has come.
 
-    consumer.arrow ─▶ producer.send_table          a table at a time, without an object for a record
-    consumer.poll, merge_split ─▶ producer.send    records that are filtered, or go by their key
-
-Without pyarrow all goes the second way.
+    consumer.arrow ──────────────────────────────────────▶ producer.send_table
+    consumer.poll, merge_split ─▶ only some records ─▶ table ──▲
 
 A key that a producer has split or moved (docs/keys.md) keeps its records' headers where these keep
 their partitions; but the offset in a header of a moved key is one of the source's, and is left out.
@@ -13,15 +11,16 @@ By key, its records are copied in their order to one partition, without the head
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from threading import Event
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trimtab.cli.consume.reading import POLL_MS, Source, Span
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trimtab.cli.consume.reading import POLL_MS, Source, Span, Wanted
 from trimtab.cli.copy.target import Topics
 from trimtab.cli.style import say_note
 from trimtab.cli.table import show_bytes
-from trimtab.client.optional import import_pyarrow
 from trimtab.client.partitioner.split_records import (
     MOVED_HEADER,
     SPLIT_HEADER,
@@ -29,13 +28,12 @@ from trimtab.client.partitioner.split_records import (
     read_split,
     write_moved,
 )
-from trimtab.kafka.errors import BrokerError, ErrorCode, KafkaError, UsageError
-from trimtab.kafka.records import Headers, Record, TimestampType, TopicPartition
+from trimtab.kafka.errors import BrokerError, ErrorCode, KafkaError
+from trimtab.kafka.records import Header, Headers, Record, TopicPartition
 from trimtab.threads.clock import monotonic_clock
 
 if TYPE_CHECKING:
     from trimtab.cli.stopping import Stop
-    from trimtab.client.accumulator.queues_cy import Delivery
     from trimtab.client.accumulator.table import TableDelivery
     from trimtab.client.blocking.consumer import Consumer
     from trimtab.client.blocking.merged_records import MergedRecords
@@ -46,8 +44,16 @@ COMMIT_S: Final = 1.0
 PROGRESS_S: Final = 5.0
 
 _TABLE_BYTES: Final = 4 * 1024 * 1024
-_COLUMNS: Final = ("key", "value", "headers", "partition", "offset", "timestamp")
 _RECORDS: Final = 5000
+_HEADERS: Final = pa.map_(pa.string(), pa.binary())
+_COLUMNS: Final = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": _HEADERS,
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.int64(),
+}
 
 
 class Job(NamedTuple):
@@ -63,7 +69,7 @@ class Job(NamedTuple):
 
     topics: Topics
     keeps_partitions: bool
-    is_wanted: Callable[[Record], bool] | None = None
+    is_wanted: Wanted | None = None
     group: str | None = None
     in_transactions: bool = False
     max_rate: int | None = None
@@ -87,7 +93,8 @@ class Copier:
     ) -> None:
         self._job, self._source, self._consumer = job, source, consumer
         self._producer, self._merged, self._stop = producer, merged, stop
-        self._sent: deque[Sent] = deque()
+        self._sent: deque[tuple[Any, int, TableDelivery]] = deque()
+        """The tables that are not acknowledged, and the bytes of their keys and values."""
         self._is_open = False
         """Whether a transaction is."""
         self._is_ahead = False
@@ -97,11 +104,6 @@ class Copier:
         """When --max-rate allows more."""
         self._paused: set[TopicPartition] = set()
         self.copied = self.copied_bytes = self.left_out = 0
-        try:
-            import_pyarrow("copy")
-            self._has_tables = merged is None and job.is_wanted is None
-        except UsageError:
-            self._has_tables = False
 
     def copy(self, span: Span) -> None:
         """Copy from where the span, or the group, begins, to the end of the source."""
@@ -163,49 +165,29 @@ class Copier:
         elif self._paused:
             consumer.resume(*(self._paused & consumer.assignment()))
             self._paused = set()
-        if self._has_tables:
+        job = self._job
+        if self._merged is None and job.is_wanted is None:
             size = min(_TABLE_BYTES, rate or _TABLE_BYTES)
             table = self._source.read(lambda: consumer.arrow(size, timeout_ms, _COLUMNS))
-            if table and has_moves(table):
-                self._send_records(read_table(table))
-            elif table:
-                self._send_table(table)
+            if table:
+                self._send(rewrite_moves(table))
             return
         count = min(_RECORDS, _RECORDS if rate is None else 1 + rate // 1024)
         records = self._source.poll(timeout_ms, count)
         self._is_ahead = self._is_ahead or bool(records)
-        wanted = self._job.is_wanted
+        wanted = job.is_wanted
         chosen = records if wanted is None else [each for each in records if wanted(each)]
         self.left_out += len(records) - len(chosen)
         if chosen:
-            self._send_records(chosen)
+            self._send(make_table(chosen, job.keeps_partitions))
 
-    def _send_table(self, table: Any) -> None:
-        size = sum(_sum_lengths(table.column(name)) for name in ("key", "value"))
+    def _send(self, table: Any) -> None:
+        size = sum(pc.sum(pc.binary_length(table[name])).as_py() or 0 for name in ("key", "value"))
         self._begin(size)
-        columns = {name: name for name in ("key", "value", "headers", "partition", "timestamp")}
+        names = ("key", "value", "headers", "timestamp")
+        columns = {name: name for name in (*names, "partition")[: 4 + self._job.keeps_partitions]}
         delivery = self._producer.send_table(self._job.topics.target, table, **columns)
-        self._sent.append(SentTable(table, size, delivery))
-
-    def _send_records(self, records: Sequence[Record]) -> None:
-        sent = SentRecords(records)
-        self._begin(sent.size)
-        self._sent.append(sent)
-        send, target, keeps = (
-            self._producer.send,
-            self._job.topics.target,
-            self._job.keeps_partitions,
-        )
-        for record in records:
-            send(
-                target,
-                record.value,
-                record.key,
-                carry_headers(record.headers, keeps) if record.headers else None,
-                record.partition if keeps else None,
-                record.timestamp,
-                sent.settle,
-            )
+        self._sent.append((table, size, delivery))
 
     def _begin(self, size: int) -> None:
         """Before so many bytes are sent."""
@@ -221,9 +203,7 @@ class Copier:
     def _commit(self) -> None:
         """Wait for the acknowledgements of what was sent; then commit the offsets."""
         self._producer.flush()
-        while self._sent:
-            self._sent[0].wait()
-            self._settle()
+        self._settle(waits=True)
         if self._job.group is None or not self._is_ahead:
             return
         if not self._job.in_transactions:
@@ -243,122 +223,74 @@ class Copier:
         consumer = self._consumer
         return {each: consumer.position(each) for each in consumer.assignment()}
 
-    def _settle(self) -> None:
+    def _settle(self, waits: bool = False) -> None:
         """Count what is acknowledged.
 
         Raises:
             KafkaError: a record was not stored; names it, as it is in the source.
         """
-        while self._sent and self._sent[0].is_done:
-            sent = self._sent.popleft()
-            failure = sent.failure()
-            if failure is not None:
-                raise self._explain(sent, *failure)
-            self.copied += sent.count
-            self.copied_bytes += sent.size
+        while self._sent and (waits or self._sent[0][2].done()):
+            table, size, delivery = self._sent.popleft()
+            error = delivery.exception()
+            if error is not None:
+                raise self._explain(table, error.__cause__, next(error.records())) from error
+            self.copied += len(table)
+            self.copied_bytes += size
 
-    def _explain(self, sent: Sent, error: Exception, failed: Record) -> KafkaError:
+    def _explain(self, table: Any, error: object, failed: Record) -> KafkaError:
         """The error of a record, which the producer knows without its place in the source."""
         topics = self._job.topics
-        same = (failed.key, failed.value, failed.timestamp)
-        found = next((each for each in sent.records if (each[5], each[6], each[3]) == same), None)
-        where = "" if found is None else f", {topics.source}-{found.partition} at {found.offset},"
+        wanted = failed.key, failed.value, failed.timestamp
+        columns = [table[name] for name in ("partition", "offset", "key", "value")]
+        rows = zip(*(each.to_pylist() for each in [*columns, _times(table)]), strict=True)
+        place = next(
+            (f", {topics.source}-{row[0]} at {row[1]}," for row in rows if row[2:] == wanted), ""
+        )
         code = error.code if isinstance(error, BrokerError) else None
         fix = ""
         if code is ErrorCode.MESSAGE_TOO_LARGE:
-            size = _size(failed)
+            size = len(failed.key or b"") + len(failed.value or b"")
             fix = f"; it has {size:,} bytes: raise max.message.bytes of {topics.target}"
         elif code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED):
             fix = (
                 f"; another copy as group {self._job.group} may have begun: give each a "
                 "transactional.id of its own (--to-property)"
             )
-        return KafkaError(f"a record{where} was not copied: {error}{fix}")
+        return KafkaError(f"a record{place} was not copied: {error}{fix}")
 
 
-class Sent(Protocol):
-    """What was sent together."""
-
-    @property
-    def records(self) -> Sequence[Record]: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def size(self) -> int:
-        """Bytes of keys and values."""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether every record is acknowledged, or has failed."""
-
-    def wait(self) -> None:
-        """Wait until it is done, after a flush: that comes just before the callbacks."""
-
-    def failure(self) -> tuple[Exception, Record] | None:
-        """The first error, and a record that it is about, without its offset."""
+def make_table(records: Sequence[Record], keeps_partitions: bool) -> Any:
+    """A table of records, with the headers that they have in the target."""
+    rows = [
+        (
+            each.key,
+            each.value,
+            carry_headers(each.headers, keeps_partitions) if each.headers else None,
+            each.partition,
+            each.offset,
+            each.timestamp,
+        )
+        for each in records
+    ]
+    columns = zip(_COLUMNS.items(), zip(*rows, strict=True), strict=True)
+    return pa.table({name: pa.array(column, kind) for (name, kind), column in columns})
 
 
-class SentRecords:
-    """Records that were sent one by one."""
-
-    def __init__(self, records: Sequence[Record]) -> None:
-        self.records = records
-        self.count = len(records)
-        self.size = sum(map(_size, records))
-        self._left = self.count
-        self._done = Event()
-        self._failed: Delivery | None = None
-
-    def settle(self, delivery: Delivery) -> None:
-        """A record's outcome is known; on the client's thread only."""
-        if self._failed is None and delivery.exception() is not None:
-            self._failed = delivery
-        self._left -= 1
-        if not self._left:
-            self._done.set()
-
-    @property
-    def is_done(self) -> bool:
-        return self._done.is_set()
-
-    def wait(self) -> None:
-        self._done.wait()
-
-    def failure(self) -> tuple[Exception, Record] | None:
-        if self._failed is None:
-            return None
-        error, record = self._failed.exception(), self._failed.record
-        return None if error is None or record is None else (error, record)
+def rewrite_moves(table: Any) -> Any:
+    """The same table, if no record has the header of a moved key."""
+    headers = table["headers"]
+    if headers.null_count == len(headers):
+        return table
+    names = pc.struct_field(pc.list_flatten(headers), [0])
+    if not pc.any(pc.equal(names, MOVED_HEADER)).as_py():
+        return table
+    pairs = (each and [(one["key"], one["value"]) for one in each] for each in headers.to_pylist())
+    carried = [each and carry_headers(each, keeps_partitions=True) for each in pairs]
+    at = table.schema.get_field_index("headers")
+    return table.set_column(at, "headers", pa.array(carried, _HEADERS))
 
 
-class SentTable:
-    """The rows of a table."""
-
-    def __init__(self, table: Any, size: int, delivery: TableDelivery) -> None:
-        self._table, self._delivery = table, delivery
-        self.count: int = table.num_rows
-        self.size = size
-
-    @property
-    def records(self) -> Sequence[Record]:
-        return read_table(self._table)
-
-    @property
-    def is_done(self) -> bool:
-        return self._delivery.done()
-
-    def wait(self) -> None:
-        self._delivery.exception()
-
-    def failure(self) -> tuple[Exception, Record] | None:
-        error = self._delivery.exception()
-        if error is None:
-            return None
-        assert isinstance(error.__cause__, Exception)
-        return error.__cause__, next(error.records())
-
-
-def carry_headers(headers: Headers, keeps_partitions: bool) -> Headers:
+def carry_headers(headers: Headers, keeps_partitions: bool) -> list[Header]:
     """A record's headers in the target: see the module's docstring."""
     carried = []
     for name, content in headers:
@@ -369,39 +301,5 @@ def carry_headers(headers: Headers, keeps_partitions: bool) -> Headers:
     return carried
 
 
-def has_moves(table: Any) -> bool:
-    """Whether a record of the table has the header of a moved key."""
-    pc = import_pyarrow("copy").compute
-    headers = table.column("headers")
-    if headers.null_count == len(headers):
-        return False
-    names = pc.struct_field(pc.list_flatten(headers), [0])
-    return bool(pc.any(pc.equal(names, MOVED_HEADER)).as_py())
-
-
-def read_table(table: Any) -> list[Record]:
-    """The rows of a table of `_COLUMNS` as records, without the topic."""
-    at = table.schema.get_field_index("timestamp")
-    rows = table.set_column(at, "timestamp", table.column("timestamp").cast("int64")).to_pylist()
-    return [
-        Record(
-            "",
-            row["partition"],
-            row["offset"],
-            row["timestamp"],
-            TimestampType.CREATE_TIME,
-            row["key"],
-            row["value"],
-            [(each["key"], each["value"]) for each in row["headers"] or ()],
-        )
-        for row in rows
-    ]
-
-
-def _size(record: Record) -> int:
-    return len(record.key or b"") + len(record.value or b"")
-
-
-def _sum_lengths(column: Any) -> int:
-    pc = import_pyarrow("copy").compute
-    return pc.sum(pc.binary_length(column)).as_py() or 0
+def _times(table: Any) -> Any:
+    return table["timestamp"].cast(pa.int64())
