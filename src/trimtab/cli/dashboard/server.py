@@ -245,8 +245,8 @@ class Dashboard:
 
     async def _login(self, request: Request) -> Response:
         form = await _read_form(request) if request.method == "POST" else {}
-        is_wrong = bool(form)
-        if form and self._token and _is_same(form.get("token", ""), self._token):
+        is_wrong = request.method == "POST"
+        if self._token and _is_same(form.get("token", ""), self._token):
             return _let_in(request, self._token)
         said = '<p class="bad" role="alert">That is not the token.</p>' if is_wrong else ""
         main = f"""<h1>trimtab dashboard</h1>{said}<form method="post" action="/login">
@@ -454,6 +454,7 @@ def make_server(dashboard: Dashboard, certificate: tuple[str, str] | None = None
     config = uvicorn.Config(
         dashboard.app,
         headers=list(_HEADERS.items()),
+        log_config=None,
         log_level="error",
         access_log=False,
         server_header=False,
