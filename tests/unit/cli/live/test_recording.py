@@ -89,11 +89,18 @@ def test_topics_that_have_not_changed_are_written_once(tmp_path: Path) -> None:
     assert [len(line["topics"]) for line in lines] == [2, 0, 0]
 
 
-def test_a_snapshot_is_written_each_ten_seconds_at_most(tmp_path: Path) -> None:
-    taken = [0, 5, 8.9, 9, 10, 19, 30]
+def test_a_snapshot_is_written_each_two_seconds_at_most(tmp_path: Path) -> None:
+    taken = [0, 1, 1.5, 2, 3, 3.5, 4, 30]
     snapshots = [make_full(9)._replace(taken_s=TAKEN_S + at) for at in taken]
     path = write(tmp_path / "r", *snapshots)
-    assert [each.taken_s - TAKEN_S for each in read_recording(path)] == [0, 9, 19, 30]
+    assert [each.taken_s - TAKEN_S for each in read_recording(path)] == [0, 2, 4, 30]
+
+
+def test_a_recording_of_many_partitions_has_fewer_lines(tmp_path: Path) -> None:
+    shown = make_snapshot({"large": [Made(1.0)] * 10_000})
+    snapshots = [shown._replace(taken_s=TAKEN_S + at) for at in (0, 5, 8, 10, 15, 20)]
+    path = write(tmp_path / "r", *snapshots)
+    assert [each.taken_s - TAKEN_S for each in read_recording(path)] == [0, 10, 20]
 
 
 def test_a_directory_stands_for_the_file_in_it(tmp_path: Path) -> None:
