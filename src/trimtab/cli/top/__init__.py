@@ -38,8 +38,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--window SECONDS=30": "rates are means over so long; several times the interval at which "
         "consumers commit",
         **LIVE_OPTIONS,
-        "--recording --replay FILE": "show the end of what `trimtab dashboard --record` has "
-        "written, and no cluster",
+        "--recording --replay FILE": "show the busiest moment of what `trimtab dashboard "
+        "--record` has written, and no cluster",
     }
     numbers = ("--window", "--cost-per-gb")
     add_options(parser, options, types={**dict.fromkeys(numbers, float), "--recording": Path})

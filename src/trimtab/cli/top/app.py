@@ -206,7 +206,7 @@ class TopApp(App[None]):
         age = f"{max(0.0, self._wall() - snapshot.taken_s):.0f} s ago"
         if not source.is_live:
             taken = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot.taken_s))
-            age = f"a recording of {taken}"
+            age = f"the busiest moment of a recording, {taken}"
         level = snapshot.levels[OUT]
         slow = sum(row.state == "slow" for row in summary.brokers)
         down = sum(row.state == "down" for row in summary.brokers)

@@ -167,13 +167,13 @@ def damage(**changes: Any) -> Callable[[dict[str, Any]], object]:
 def test_a_line_of_another_form_is_refused_with_its_number(
     tmp_path: Path, spoil: Callable[[dict[str, Any]], object]
 ) -> None:
-    path = write(tmp_path / "r", make_full(1), make_full(2))
+    path = write(tmp_path / "r", make_full(1), make_full(2, rate=9000.0))  # the busiest is shown
     with gzip.open(path, "rt") as file:
         lines = [json.loads(line) for line in file]
-    spoil(lines[2])
+    spoil(lines[1])
     with gzip.open(path, "wt") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
-    with pytest.raises(UsageError, match=r"r, line 3: no recording"):
+    with pytest.raises(UsageError, match=r"r, line 2: no recording"):
         Recorded(path)
 
 
@@ -222,10 +222,11 @@ def test_a_plan_is_made_for_the_recorded_load() -> None:
     assert 0 not in {change.leader for change in relieved.plan.plan.changes}
 
 
-def test_a_recording_has_the_history_of_all_and_the_rows_of_the_last(tmp_path: Path) -> None:
-    path = write(tmp_path / "r", *(make_full(number, rate=float(number)) for number in (1, 2, 3)))
+def test_a_recording_has_the_history_of_all_and_the_rows_of_the_busiest(tmp_path: Path) -> None:
+    rates = (1.0, 2.0, 3.0, 0.0)
+    path = write(tmp_path / "r", *(make_full(*each) for each in enumerate(rates)))
     recorded = Recorded(path)
-    assert recorded.history.of_topic("flights").values == (1.0, 2.0, 3.0)
+    assert recorded.history.of_topic("flights").values == rates
     assert recorded.snapshot is not None
     assert recorded.snapshot.number == 3
     assert recorded.summary == summarize(recorded.snapshot)

@@ -465,7 +465,7 @@ def test_a_recording_says_when_it_was(tmp_path: Path) -> None:
     recorder.close()
 
     async def check(app: TopApp, pilot: Pilot[None]) -> None:
-        assert "cluster-1, a recording of 2026-05-" in read(app)
+        assert "cluster-1, the busiest moment of a recording, 2026-05-" in read(app)
         await pilot.press("7")
         assert "Plan:" in read(app)
 
