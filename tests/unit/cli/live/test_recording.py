@@ -170,10 +170,10 @@ def test_a_line_of_another_form_is_refused_with_its_number(
     path = write(tmp_path / "r", make_full(1), make_full(2, rate=9000.0))  # the busiest is shown
     with gzip.open(path, "rt") as file:
         lines = [json.loads(line) for line in file]
-    spoil(lines[1])
+    spoil(lines[2])
     with gzip.open(path, "wt") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
-    with pytest.raises(UsageError, match=r"r, line 2: no recording"):
+    with pytest.raises(UsageError, match=r"r, line 3: no recording"):
         Recorded(path)
 
 
