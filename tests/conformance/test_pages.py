@@ -25,6 +25,7 @@ from trimtab.spark.session.java import find_java_home
         ("docs/balance.md", 5),
         ("docs/keys.md", 7),
         ("docs/read.md", 4),
+        ("docs/records.md", 6),
         ("docs/from-spark-connector.md", 1),
     ],
 )
