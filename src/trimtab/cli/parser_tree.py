@@ -25,6 +25,17 @@ def build_tree() -> Parser:
     return tree
 
 
+def list_commands() -> list[argparse.ArgumentParser]:
+    """The parsers of all command lines: those without verbs, and those whose verb may be left
+    out."""
+    tree = build_tree()
+    return [
+        parser
+        for parser in walk(tree)
+        if parser is not tree and not any(verbs.required for verbs in list_verbs(parser))
+    ]
+
+
 def walk(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     """The parser, then those of its verbs and their verbs."""
     yield parser

@@ -17,13 +17,13 @@ from pathlib import Path
 from trimtab.cli import COMMANDS
 from trimtab.cli.options import RefusedOption
 from trimtab.cli.parser import list_verbs
-from trimtab.cli.parser_tree import build_tree, walk
+from trimtab.cli.parser_tree import build_tree, list_commands, walk
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "cli.md"
 BEGIN = "<!-- made from the parsers: python -m tests.unit.cli.test_docs -->\n"
 CONNECTION = {"--bootstrap-server", "-X", "--command-config"}
-WITHOUT_JSON = {"broker", "controller", "cluster up", "completion"}
-"""Commands that print no result: nodes that say when they are ready, and a script."""
+WITHOUT_JSON = {"broker", "controller", "cluster up", "completion", "dashboard", "top"}
+"""Commands that print no result: nodes that say when they are ready, a script, live views."""
 
 
 def show(action: argparse.Action) -> str:
@@ -63,10 +63,7 @@ def write_table(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def write_reference() -> str:
     lines = []
-    tree = build_tree()
-    for parser in walk(tree):
-        if parser is tree or list(list_verbs(parser)):
-            continue
+    for parser in list_commands():
         name = parser.prog.removeprefix("trimtab ")
         command = name.split()[0]
         summary = COMMANDS[command][1] if name == command else find_summary(parser.prog)
@@ -94,19 +91,15 @@ def test_the_document_is_what_the_parsers_say() -> None:
 def test_every_command_has_json_but_those_that_print_no_result() -> None:
     without = {
         parser.prog.removeprefix("trimtab ")
-        for parser in walk(build_tree())
-        if not list(list_verbs(parser)) and "--json" not in parser._option_string_actions
+        for parser in list_commands()
+        if "--json" not in parser._option_string_actions
     }
     assert without == WITHOUT_JSON
     text = DOCUMENT.read_text(encoding="utf-8")
     table = text.partition("## JSON")[2].partition("\n## ")[0]
     rows = set(re.findall(r"^\| `([a-z0-9 -]+)` \|", table, re.M))
-    leaves = {
-        parser.prog.removeprefix("trimtab ")
-        for parser in walk(build_tree())
-        if not list(list_verbs(parser))
-    }
-    assert rows == leaves - WITHOUT_JSON
+    names = {parser.prog.removeprefix("trimtab ") for parser in list_commands()}
+    assert rows == names - WITHOUT_JSON
 
 
 def test_every_command_that_connects_takes_the_same_options() -> None:
