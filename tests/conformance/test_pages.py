@@ -24,6 +24,7 @@ from trimtab.spark.session.java import find_java_home
         ("docs/production.md", 2),
         ("docs/balance.md", 5),
         ("docs/keys.md", 7),
+        ("docs/what-if.md", 2),
         ("docs/read.md", 4),
         ("docs/records.md", 6),
         ("docs/from-spark-connector.md", 1),

@@ -48,6 +48,7 @@ EXAMPLES = """\
 """
 
 _INSIDE: Final = 0.9
+_PRECISE: Final = 0.095
 _CHANGES: Final = (
     "growth",
     "key",
@@ -193,7 +194,7 @@ def _write_check(rows: Sequence[Mapping[str, Any]], inside: int) -> Iterator[str
     lines = [("", "", "forecast", "interval", "outcome", "error", "")]
     for row in rows:
         low, mid, high = (show(row["what"], each) for each in row["forecast"])
-        error = "" if row["error"] is None else f"{row['error']:.0%}"
+        error = "" if row["error"] is None else show_part(row["error"])
         mark = "" if row["is_inside"] else "outside"
         name, outcome = f"broker {row['broker']}", show(row["what"], row["outcome"])
         words = WORDS[row["what"]]
@@ -227,7 +228,7 @@ def write_text(forecast: Mapping[str, Any]) -> Iterator[str]:
             yield f"\np99 of answers: not forecast: {forecast['no_p99']}"
             continue
         error = forecast["back_test"][word]
-        rows = [(f"{title} ±{error:.0%}", "before", "after", "at least", "at most")]
+        rows = [(f"{title} ±{show_part(error)}", "before", "after", "at least", "at most")]
         for broker in forecast["brokers"]:
             before, after = broker["before"][word], broker["after"]
             cells = ["-"] * 3
@@ -245,4 +246,9 @@ def write_text(forecast: Mapping[str, Any]) -> Iterator[str]:
 def say_errors(errors: Mapping[str, float | None]) -> str:
     """What a back-test has shown, for people."""
     named = {WORDS.get(word, word): error for word, error in errors.items() if error is not None}
-    return ", ".join(f"{word} ±{error:.0%}" for word, error in named.items())
+    return ", ".join(f"{word} ±{show_part(error)}" for word, error in named.items())
+
+
+def show_part(part: float) -> str:
+    """A part of a whole as per cent."""
+    return f"{part:.1%}" if part < _PRECISE else f"{part:.0%}"

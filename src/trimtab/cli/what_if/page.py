@@ -13,6 +13,7 @@ from trimtab.cli.what_if import WORDS, say_errors, show
 
 _PARTITIONS: Final = 20
 _BAR: Final = 11
+_ABSENT: Final = {"before": "not measured", "after": "no longer there"}
 _STYLE: Final = STYLE + "svg .span { stroke: var(--ink); stroke-width: 2; }\n"
 
 
@@ -57,7 +58,7 @@ def _draw(word: str, title: str, brokers: Sequence[Mapping[str, Any]], layout: L
         bars = (("b3", "before", before), ("b1", "after", after and after[1]))
         for line, (color, when, value) in enumerate(bars):
             below = y + line * (_BAR + 2)
-            text = "no longer there" if value is None else show(word, value)
+            text = _ABSENT[when] if value is None else show(word, value)
             end = left + (value or 0.0) * scale
             drawn.append(
                 f'<rect class="{color}" x="{left}" y="{below:.0f}" width="{end - left:.1f}" '

@@ -231,7 +231,7 @@ def test_a_table_for_people(
     assert main(["what-if", "--recording", make(snapshots()), "--without-rack", "a"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "What if: without broker 0, 3"
-    assert lines[2] == "Back-test: written ±0%, sent by leaders ±0%, stored ±0%"
+    assert lines[2] == "Back-test: written ±0.0%, sent by leaders ±0.0%, stored ±0.0%"
     assert lines[5].split() == ["broker", "0", "6.0", "MB/s", "-", "-", "-"]
     assert lines[6].split()[2:] == ["6.0", "MB/s"] * 4
 
