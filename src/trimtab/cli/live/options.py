@@ -8,10 +8,9 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from trimtab.cli.options import is_given, read_client_options, spell
+from trimtab.cli.options import read_client_options
 from trimtab.kafka.errors import UsageError
 from trimtab.spark.options.load import COST_PER_GB
 
@@ -37,12 +36,8 @@ def check_live_options(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--cost-per-gb {arguments.cost_per_gb:g}: write 0 or more")
 
 
-def watch(arguments: argparse.Namespace, **more: Any) -> Watched:
-    """The cluster that the options name; to be entered.
-
-    Args:
-        more: as `Watched`.
-    """
+def watch(arguments: argparse.Namespace) -> Watched:
+    """The cluster that the options name; to be entered."""
     from trimtab.cli.live.source import Watched
 
     return Watched(
@@ -50,7 +45,6 @@ def watch(arguments: argparse.Namespace, **more: Any) -> Watched:
         window_s=arguments.window,
         probes=arguments.probe,
         show_key=choose_keys(arguments.keys),
-        **more,
     )
 
 
@@ -66,16 +60,3 @@ def choose_keys(keys: str) -> Callable[[bytes], str] | None:
     if keys == "none":
         return None
     return key_text if keys == "text" else lambda key: f"hash {murmur2(key):08x}"
-
-
-def read_recording_path(arguments: argparse.Namespace) -> Path | None:
-    """--recording, which nothing goes with that is for a live cluster.
-
-    Raises:
-        UsageError: something does.
-    """
-    path: Path | None = arguments.recording
-    for name in ("bootstrap_server", "command_config", "command_property", "probe"):
-        if path is not None and is_given(getattr(arguments, name)):
-            raise UsageError(f"{spell(name)} is for a live cluster: leave it or --recording out")
-    return path

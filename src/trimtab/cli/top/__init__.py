@@ -13,13 +13,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trimtab.cli.live.options import (
-    LIVE_OPTIONS,
-    check_live_options,
-    read_recording_path,
-    watch,
-)
-from trimtab.cli.options import add_client_options, add_options
+from trimtab.cli.live.options import LIVE_OPTIONS, check_live_options, watch
+from trimtab.cli.options import add_client_options, add_options, is_given, spell
 from trimtab.kafka.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,9 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _open(arguments: argparse.Namespace) -> AbstractContextManager[Source]:
-    path = read_recording_path(arguments)
-    if path is None:
+    if arguments.recording is None:
         return watch(arguments)
     from trimtab.cli.live.source import Recorded
 
-    return nullcontext(Recorded(path))
+    for name in ("bootstrap_server", "command_config", "command_property", "probe"):
+        if is_given(getattr(arguments, name)):
+            raise UsageError(f"{spell(name)} is for a live cluster: leave it or --recording out")
+    return nullcontext(Recorded(arguments.recording))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Protocol
 
 from trimtab.balance.limits import PER_BROKER, PER_CLUSTER, PartitionLimits
@@ -45,9 +46,14 @@ def read_limits(
 
 def count_replicas(views: Iterable[TopicView]) -> ReplicaCounts:
     """The replicas of these topics, without those of internal ones, which are not limited."""
+    replicas = [
+        partition.replicas
+        for view in views
+        if not view.is_internal
+        for partition in view.partitions
+    ]
     counts = ReplicaCounts()
-    for view in views:
-        if not view.is_internal:
-            for partition in view.partitions:
-                counts.add_replicas(partition.replicas)
+    counts.on.update(chain.from_iterable(replicas))
+    counts.preferred.update(each[0] for each in replicas)
+    counts.total = counts.on.total()
     return counts

@@ -16,7 +16,6 @@ from trimtab.cli.live.options import (
     LIVE_OPTIONS,
     check_live_options,
     choose_keys,
-    read_recording_path,
     watch,
 )
 from trimtab.cli.live.recording import Recorder, read_recording
@@ -174,8 +173,8 @@ def test_a_recording_is_over_and_waits_for_nothing(tmp_path: Path) -> None:
 
 def read(*words: str) -> Namespace:
     parser = ArgumentParser()
-    options = {"--window SECONDS=30": "", **LIVE_OPTIONS, "--recording FILE": ""}
-    types = {"--window": float, "--cost-per-gb": float, "--recording": Path}
+    options = {"--window SECONDS=30": "", **LIVE_OPTIONS}
+    types = {"--window": float, "--cost-per-gb": float}
     add_options(parser, options, types=types)
     add_client_options(parser)
     return parser.parse_args(words)
@@ -210,13 +209,3 @@ def test_keys_are_shown_as_text_or_hash_or_not_read() -> None:
     assert hashed(b"LH400") != hashed(b"LH401")
     assert "LH400" not in hashed(b"LH400")
     assert choose_keys("none") is None
-
-
-@pytest.mark.parametrize(
-    "words", [("--bootstrap-server", "a:1"), ("--probe",), ("-X", "a=1"), ("--command-config", "f")]
-)
-def test_nothing_of_a_live_cluster_goes_with_a_recording(words: tuple[str, ...]) -> None:
-    assert read_recording_path(read(*words)) is None
-    assert read_recording_path(read("--recording", "r")) == Path("r")
-    with pytest.raises(UsageError, match="is for a live cluster: leave it or --recording out"):
-        read_recording_path(read("--recording", "r", *words))

@@ -34,6 +34,8 @@ def recording(tmp_path: Path) -> Path:
         (["--cost-per-gb", "-1"], "--cost-per-gb -1: write 0 or more"),
         (["--recording", "/none"], "/none does not exist"),
         (["--recording", "/none", "--probe"], "--probe is for a live cluster"),
+        (["--recording", "/none", "-X", "a=1"], "--command-property is for a live cluster"),
+        (["--replay", "/none", "--bootstrap-server", "a:1"], "--bootstrap-server is for a live"),
         ([], "top needs a terminal: `trimtab load` prints"),
     ],
 )
