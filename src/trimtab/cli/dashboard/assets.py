@@ -69,16 +69,20 @@ JS: Final = """"use strict";
     return main.contains(at) && ["INPUT", "SELECT"].includes(at.tagName)
       || selection && !selection.isCollapsed && main.contains(selection.anchorNode);
   };
+  const keyOf = (at) =>
+    [at.tagName, at.parentElement?.id, at.getAttribute("href"), at.value].join(" ");
+  const same = (key) =>
+    [...main.querySelectorAll("a, button, summary, .scroll")].filter((at) => keyOf(at) === key);
   const show = (parts) => {
     state.innerHTML = parts.state;
     if (!parts.main) return;
     if (isBusy()) { waiting = parts; return; }
     waiting = null;
-    const focused = main.contains(document.activeElement) ? document.activeElement.id : "";
+    const at = document.activeElement, key = keyOf(at), nth = same(key).indexOf(at);
     const open = [...main.querySelectorAll("details[open]")].map((each) => each.id);
     main.innerHTML = parts.main;
     for (const id of open) { const each = document.getElementById(id); if (each) each.open = true; }
-    if (focused) { const each = document.getElementById(focused); if (each) each.focus(); }
+    if (nth >= 0) (same(key)[nth] || same(key)[0] || main).focus({ preventScroll: true });
   };
   main.addEventListener("focusout", () => { if (waiting && !paused) setTimeout(() => {
     if (waiting && !isBusy()) show(waiting); }); });

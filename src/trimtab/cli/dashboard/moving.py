@@ -44,7 +44,7 @@ def show_plan(snapshot: Snapshot, allows_changes: bool, said: str) -> str:
 
 def _buttons(buttons: list[tuple[str, str, str]], number: int) -> str:
     made = "".join(
-        f'<button id="{name}" name="action" value="{name}" class="{kind}">{text}</button>'
+        f'<button name="action" value="{name}" class="{kind}">{text}</button>'
         for name, text, kind in buttons
     )
     return (

@@ -57,6 +57,8 @@ from trimtab.cli.table import show_bytes, show_count
 Query = Mapping[str, str]
 
 _OLD_S: Final = 30.0
+_SOON_DAYS: Final = 7
+"""Until a disk is full: worth a warning to who adds a topic."""
 
 
 class Page(NamedTuple):
@@ -97,13 +99,14 @@ def show_state(source: Source) -> str:
     snapshot, totals = summary.snapshot, summary.totals
     age = max(0.0, time.time() - snapshot.taken_s) if source.is_live else 0.0
     old = ' class="old"' if age > _OLD_S else ""
-    when = f"{show_age(age)} ago" if source.is_live else f"recorded, {show_clock(snapshot.taken_s)}"
+    clock = show_clock(snapshot.taken_s)
+    when = f"measured {show_age(age)} ago" if source.is_live else f"recorded at {clock}"
     trouble = f' <span class="old">{escape(source.trouble)}</span>' if source.trouble else ""
     return (
         f"cluster {escape(snapshot.cluster_id or 'without an id')} · "
         f"{show_count(len(summary.brokers), 'broker')} · "
         f"in {show_bytes(totals.bytes_in)}/s · out {show_bytes(totals.bytes_out)}/s · "
-        f"<span{old}>measured {when}</span>{trouble}"
+        f"<span{old}>{when}</span>{trouble}"
     )
 
 
@@ -121,17 +124,18 @@ def _overview(site: Site, summary: Summary, query: Query, name: str) -> Page:
         [*([] if free is None else [free]), *([sum(by_broker)] if by_broker else [])], default=None
     )
     best = f"best {level.reachable:.2f}" if level.reachable > 1.005 else "best 1"
+    a_day = f"{cost:,.2f} a day" if rate else "0"
+    left = "no limit" if room is None else f"{max(0, room):,}"
     tiles = [
         ("busiest broker", f"{level.level:.2f} x mean", best),
         ("in", f"{show_bytes(totals.bytes_in)}/s", f"{totals.records_in:,.0f} records/s"),
         ("out", f"{show_bytes(totals.bytes_out)}/s", show_count(len(summary.groups), "group")),
         ("stored", show_bytes(totals.stored), show_count(totals.partitions, "partition")),
-        ("between racks", f"{cost:,.2f} a day" if rate else "0", "replication alone"),
-        ("room for replicas", "no limit" if room is None else f"{max(0, room):,}", "KIP-578"),
+        ("cost between racks", Html(f'<a href="/racks">{a_day}</a>'), "replication alone"),
+        ("room for replicas", Html(f'<a href="/room">{left}</a>'), "KIP-578"),
     ]
     uneven = sorted(
-        (row for row in summary.topics if row.skew is not None),
-        key=lambda row: (not row.is_uneven, -(row.skew or 0.0)),
+        (row for row in summary.topics if row.is_uneven), key=lambda row: -(row.skew or 0.0)
     )[:5]
     body = [
         "<h1>Cluster</h1>",
@@ -142,8 +146,10 @@ def _overview(site: Site, summary: Summary, query: Query, name: str) -> Page:
         plot_brokers(site, summary),
         "<h2>Topics with most bytes</h2>",
         tabulate_topics(site, summary.topics[:5]),
-        "<h2>Topics with most skew</h2>" + tabulate_topics(site, uneven) if uneven else "",
-        f'<p><a id="all-topics" href="/topics">All {totals.topics:,} topics</a></p>',
+        "<h2>Topics whose partitions are uneven</h2>" + tabulate_topics(site, uneven)
+        if uneven
+        else "",
+        f'<p><a href="/topics">All {totals.topics:,} topics</a></p>',
         show_unknown(summary),
     ]
     return Page("Cluster", "\n".join(body))
@@ -172,7 +178,7 @@ def _topics(site: Site, summary: Summary, query: Query, name: str) -> Page:
     sorts = " · ".join(
         f"<b>{label}</b>"
         if key == sort
-        else f'<a id="sort-{key}" href="{to_link("/topics", sort=key, q=wanted)}">{label}</a>'
+        else f'<a href="{to_link("/topics", sort=key, q=wanted)}">{label}</a>'
         for key, (label, _) in _SORTS.items()
     )
     steps = [
@@ -235,7 +241,7 @@ def _topic(site: Site, summary: Summary, query: Query, name: str) -> Page:
         to_table(heads, rows, text_columns=3),
         f"<p>{more:,} more partitions have less.</p>" if more > 0 else "",
         "<h2>Who reads it</h2>",
-        tabulate_lags(list_lags(summary.snapshot, topic=name), "No group commits offsets in it."),
+        tabulate_lags(list_lags(summary.snapshot, topic=name), of_group=False),
     ]
     return Page(f"Topic {name}", "\n".join(body))
 
@@ -305,7 +311,9 @@ def _group(site: Site, summary: Summary, query: Query, name: str) -> Page:
     lags = list_lags(summary.snapshot, group=name)
     if not lags:
         raise NoSuchPage(name)
-    return Page(f"Group {name}", f"<h1>Group {escape(name)}</h1>{tabulate_lags(lags, '')}")
+    return Page(
+        f"Group {name}", f"<h1>Group {escape(name)}</h1>{tabulate_lags(lags, of_group=True)}"
+    )
 
 
 def _racks(site: Site, summary: Summary, query: Query, name: str) -> Page:
@@ -367,6 +375,7 @@ def _room(site: Site, summary: Summary, query: Query, name: str) -> Page:
         ["cluster", "", f"{shown['cluster']['replicas']:,}", *show_used(shown["cluster"]), "", ""]
     ]
     by_id = {row.broker: row for row in summary.brokers}
+    full: list[tuple[float, int]] = []
     for each in shown["brokers"]:
         row = by_id.get(each["broker"])
         days = (
@@ -374,6 +383,8 @@ def _room(site: Site, summary: Summary, query: Query, name: str) -> Page:
             if row is None or not row.written or row.disk_free is None
             else row.disk_free / row.written / DAY_S
         )
+        if days is not None:
+            full.append((days, each["broker"]))
         rows.append(
             [
                 link_to("brokers", str(each["broker"]), f"broker {each['broker']}"),
@@ -391,6 +402,12 @@ def _room(site: Site, summary: Summary, query: Query, name: str) -> Page:
         and all(each["free"] is None for each in shown["brokers"])
         else ""
     )
+    if full and min(full)[0] < _SOON_DAYS:
+        days, broker = min(full)
+        answer += (
+            f'<p class="bad">But the disk of broker {broker} is full in {days:,.1f} days without '
+            "the topic, if what is written now goes on and nothing is deleted.</p>"
+        )
     body = f"""<h1>Room</h1>
 <form action="/room"><div><label for="partitions">May I add a topic of … partitions</label>
 <input id="partitions" name="partitions" type="number" min="1" max="100000"

@@ -19,7 +19,7 @@ from trimtab.cli.live.rows import (
     explain_tail,
 )
 from trimtab.cli.live.source import Source
-from trimtab.cli.page import Html, in_both_widths, to_table
+from trimtab.cli.page import Html, in_both_widths, to_html, to_table
 from trimtab.cli.plot import Line, draw_lines, draw_spark
 from trimtab.cli.table import show_bytes, show_count
 from trimtab.client.measure.lag import PartitionLag
@@ -54,7 +54,7 @@ def show_measuring(source: Source) -> str:
 
 def show_tiles(tiles: Iterable[tuple[str, str, str]]) -> str:
     items = "".join(
-        f"<li><span>{escape(what)}</span><b>{escape(value)}</b><span>{escape(note)}</span></li>"
+        f"<li><span>{escape(what)}</span><b>{to_html(value)}</b><span>{escape(note)}</span></li>"
         for what, value, note in tiles
     )
     return f'<ul class="tiles">{items}</ul>'
@@ -70,9 +70,9 @@ def show_findings(
     if hottest:
         lines.append(f"<p><b>{escape(hottest)}</b></p>")
         found = [each for each in found if not hottest.startswith(f"Broker {each.name} ")]
-    lines += [_show_finding(each, at) for at, each in enumerate(found[:most])]
+    lines += [_show_finding(each) for each in found[:most]]
     if len(found) > most:
-        rest = "".join(_show_finding(each, most + at) for at, each in enumerate(found[most:]))
+        rest = "".join(_show_finding(each) for each in found[most:])
         more = f"{len(found) - most:,} more findings"
         lines.append(f'<details id="findings"><summary>{more}</summary>{rest}</details>')
     if not lines and most > 3:
@@ -82,13 +82,15 @@ def show_findings(
     return f'<section class="findings" aria-label="Findings">{"".join(lines)}</section>'
 
 
-def _show_finding(finding: Finding, at: int) -> str:
+def _show_finding(finding: Finding) -> str:
     advice = finding.advice
-    link = f"/{finding.kind}s/{quote(finding.name, safe='')}"
-    subject = escape(finding.subject or "more")
-    shown = f'<a id="finding-{at}-link" href="{link}">{subject}</a>: ' if finding.name else ""
+    subject = finding.subject or "more"
+    shown = (
+        f"{to_html(link_to(f'{finding.kind}s', finding.name, subject))}: " if finding.name else ""
+    )
     return (
-        f'<details id="finding-{at}"><summary><b>{SEVERITIES[advice.severity]}: {subject}</b> '
+        f'<details id="{escape(f"{advice.rule} {subject}")}"><summary>'
+        f"<b>{SEVERITIES[advice.severity]}: {escape(subject)}</b> "
         f"{escape(finding.evidence)}</summary><p>{shown}{escape(advice.action)}. "
         f"<code>{advice.rule}</code></p></details>"
     )
@@ -223,25 +225,28 @@ def show_writers(summary: Summary, row: TopicRow) -> str:
     )
 
 
-def tabulate_lags(lags: Sequence[PartitionLag], none: str) -> str:
+def tabulate_lags(lags: Sequence[PartitionLag], of_group: bool) -> str:
+    """The lag of one group in its partitions, or of the groups of one topic."""
     if not lags:
-        return f"<p>{none}</p>"
-    heads = ["Group", "Topic", "Partition", "Records behind", "Written/s", "Read/s", "Clear in"]
+        return "<p>No group commits offsets in it.</p>"
+    heads = ["Partition" if of_group else "Group", "Records behind", "Written/s", "Read/s"]
+    heads = [*heads[:1], *([] if of_group else ["Partition"]), *heads[1:], "Clear in"]
     rows = [
         [
-            each.group,
-            link_to("topics", each.partition.topic, each.partition.topic, f"{at}"),
-            str(each.partition.partition),
+            link_to("topics", each.partition.topic, str(each.partition))
+            if of_group
+            else link_to("groups", each.group, each.group),
+            *([] if of_group else [str(each.partition.partition)]),
             "not known" if each.lag is None else f"{each.lag:,}",
             show_rate(each.written_per_s),
             show_rate(each.read_per_s),
             show_clear(each.lag, each.seconds_to_clear, each.read_per_s),
         ]
-        for at, each in enumerate(lags[:ROWS])
+        for each in lags[:ROWS]
     ]
     more = len(lags) - ROWS
     rest = f"<p>{more:,} more are less behind.</p>" if more > 0 else ""
-    return to_table(heads, rows, text_columns=2) + rest
+    return to_table(heads, rows, text_columns=1) + rest
 
 
 def show_unknown(summary: Summary) -> str:
@@ -266,14 +271,11 @@ def cost_of_racks(site: Site, summary: Summary) -> tuple[float, float]:
 # Values
 
 
-def link_to(kind: str, name: str, text: str, id: str = "") -> Html:
-    """A link to the page of a broker, topic or group.
-
-    Args:
-        id: for a link that is not the only one to that page.
-    """
-    address = f"/{kind}/{quote(name, safe='')}"
-    return Html(f'<a id="{id}{address}-{escape(text)}" href="{address}">{escape(text)}</a>')
+def link_to(kind: str, name: str, text: str) -> str:
+    """A link to the page of a broker, topic or group; text where no address can have its name."""
+    if name in (".", ".."):
+        return text
+    return Html(f'<a href="/{kind}/{quote(name, safe="")}">{escape(text)}</a>')
 
 
 def to_link(path: str, **query: str) -> str:

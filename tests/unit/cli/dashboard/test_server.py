@@ -12,6 +12,7 @@ import pytest
 from tests.unit.cli.dashboard.made_source import PATIENCE_S, MadeSource, Served, serving
 from tests.unit.cli.live.made_snapshots import make_snapshot, spread
 from trimtab.cli.dashboard import server
+from trimtab.cli.dashboard.pages import render
 from trimtab.cli.dashboard.parts import Site
 from trimtab.cli.dashboard.server import Dashboard, is_loopback
 from trimtab.cli.live.source import Watched
@@ -468,7 +469,6 @@ def test_an_idle_stream_beats_with_the_age(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_page_is_drawn_once_for_all_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
-    render = server.render
 
     def count(site: Site, path: str, query: Any) -> Any:
         drawn.append(path)
