@@ -3,8 +3,6 @@
 A filter becomes an expression of Arrow's. Arrow's data sets decide whether an expression can be
 true of a file whose values have certain bounds; asked of the bounds of partitions, offsets and
 times, they say what need not be read. The filter itself is applied to the rows as well.
-
-Tests: test_scan.py
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,8 +23,6 @@ from trimtab.client.optional import import_package
 
 if TYPE_CHECKING:
     import polars
-
-    from trimtab.client.blocking.scan import TopicScan
 
 _BOUNDED: Final = ("partition", "offset", "timestamp")
 _FARTHEST: Final = 2**62
@@ -49,7 +45,21 @@ _DEEPEST: Final = 100
 """Levels of a filter that are looked at."""
 
 
-def lazy_frame(scan: TopicScan) -> polars.LazyFrame:
+class Scan(Protocol):
+    """What is needed of a `TopicScan`."""
+
+    columns: tuple[str, ...]
+    bounds: dict[int, tuple[int, int]]
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    def _stream(
+        self, columns: Sequence[str], limits: Limits = ..., count: int | None = ...
+    ) -> Iterator[pa.RecordBatch]: ...
+
+
+def lazy_frame(scan: Scan) -> polars.LazyFrame:
     """See `TopicScan.to_polars`."""
     pl = import_package("polars", "to_polars()", "polars.io.plugins")
 
@@ -70,7 +80,7 @@ def lazy_frame(scan: TopicScan) -> polars.LazyFrame:
     return lazy
 
 
-def relation(scan: TopicScan, connection: Any) -> Any:
+def relation(scan: Scan, connection: Any) -> Any:
     """See `TopicScan.to_duckdb`."""
     duckdb = import_package("duckdb", "to_duckdb()")
     return (duckdb if connection is None else connection).from_arrow(_ScanDataset(scan))
@@ -80,7 +90,7 @@ class _ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
     """What DuckDB needs of a data set of Arrow's, the one kind of Arrow data to which it passes the
     columns and the filter of a query on."""
 
-    def __init__(self, scan: TopicScan) -> None:
+    def __init__(self, scan: Scan) -> None:
         self._scan = scan
 
     @property
@@ -94,7 +104,7 @@ class _ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
 
 
 class _Scanner:
-    def __init__(self, scan: TopicScan, columns: Sequence[str], filter: Any) -> None:
+    def __init__(self, scan: Scan, columns: Sequence[str], filter: Any) -> None:
         self._scan, self._columns, self._filter = scan, columns, filter
 
     def to_reader(self) -> pa.RecordBatchReader:
@@ -111,7 +121,7 @@ class _Scanner:
             yield batch.filter(self._filter).select(self._columns)
 
 
-def _limits(expression: Any, scan: TopicScan) -> Limits:
+def _limits(expression: Any, scan: Scan) -> Limits:
     """The limits of the rows for which an expression of Arrow's may be true."""
     schema, files, disk = table_schema(checked_columns(None)), ds.IpcFileFormat(), LocalFileSystem()
     named = str(expression)

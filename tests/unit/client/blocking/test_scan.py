@@ -499,7 +499,7 @@ def test_an_interrupted_cell_leaves_nothing_broken(servers: str) -> None:
         [sys.executable, "-c", INTERRUPTED, servers],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     rows = PARTITIONS * EACH
