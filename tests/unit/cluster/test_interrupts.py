@@ -6,7 +6,6 @@ So are the clients' calls that wait, as in the cells of a notebook: every object
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType
@@ -17,12 +16,6 @@ import pytest
 from tests.unit.interrupts import interrupt_at, interrupt_when, is_waiting, press_ctrl_c
 from trimtab import Admin, Cluster, Consumer, Producer
 from trimtab.kafka.errors import UsageError
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def is_ours(code: CodeType) -> bool:
@@ -49,14 +42,14 @@ def stop_and_start(cluster: Cluster) -> None:
 @pytest.mark.parametrize("then", [start_again, stop_and_start])
 @pytest.mark.parametrize("call", [Cluster.start, Cluster.stop])
 def test_a_start_or_a_stop_at_each_line(
-    tmp_path: Path, port: int, call: Callable[[Cluster], object], then: Callable[[Cluster], None]
+    tmp_path: Path, call: Callable[[Cluster], object], then: Callable[[Cluster], None]
 ) -> None:
-    """Its data and its port are free again, and it starts."""
+    """Its data are free again, and it starts."""
     place: str | None = ""
     step = 0
     while place is not None:
         step += 1
-        cluster = Cluster(brokers=1, data=tmp_path, ports=port)
+        cluster = Cluster(brokers=1, data=tmp_path)
         if call is Cluster.stop:
             cluster.start()
         place = interrupt_at(step, lambda: call(cluster), is_ours)  # noqa: B023
@@ -71,48 +64,67 @@ def test_a_start_or_a_stop_at_each_line(
 
 @pytest.mark.parametrize("name", ["_start_all", "_open_broker", "_watch"])
 def test_a_start_while_its_nodes_start(
-    tmp_path: Path, port: int, name: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method = getattr(Cluster, name)
+    calls: list[str] = []
 
     def interrupted(*words: Any) -> Any:
-        press_ctrl_c()
+        calls.append(name)
+        if len(calls) == 1:
+            press_ctrl_c()
         return method(*words)
 
-    cluster = Cluster(brokers=2, data=tmp_path, ports=port)
+    cluster = Cluster(brokers=2, data=tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(Cluster, name, interrupted)
         with pytest.raises(KeyboardInterrupt):
             cluster.start()
+    assert repr(cluster) == "<Cluster of 2 brokers, not up>"
+    assert cluster._thread is None
     start_again(cluster)
     cluster.stop()
 
 
-def test_a_stop_that_is_interrupted_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Until its end, although nobody waits for it: its data are free for another cluster."""
-    ended = asyncio.Event()
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[Cluster]:
+    """Clusters whose nodes are closed; Ctrl-C comes as they begin to, a while before the end."""
+    closed: list[Cluster] = []
     close = Cluster._close_all
 
     async def interrupted(cluster: Cluster) -> None:
-        press_ctrl_c()
-        await asyncio.sleep(0.2)
+        if cluster._controller is not None:
+            press_ctrl_c()
+            await asyncio.sleep(0.2)
         await close(cluster)
-        ended.set()
+        closed.append(cluster)
 
-    cluster = Cluster(brokers=1, data=tmp_path).start()
     monkeypatch.setattr(Cluster, "_close_all", interrupted)
+    return closed
+
+
+def test_a_stop_that_is_interrupted_goes_on(tmp_path: Path, closed: list[Cluster]) -> None:
+    """Until its end, although nobody waits for it: its data are free for another cluster."""
+    cluster = Cluster(brokers=1, data=tmp_path).start()
     with pytest.raises(KeyboardInterrupt):
         cluster.stop()
-    assert cluster._thread is not None
-    cluster._thread.run(ended.wait)
-    with Cluster(brokers=1, data=tmp_path) as other:
-        monkeypatch.undo()
-        assert_serves(other)
-    cluster.stop()
     with pytest.raises(UsageError, match="only in a cluster with its own thread"):
-        cluster.start_broker(0)
+        cluster.heal()
+    interrupt_when(lambda: bool(closed), lambda: None).join(20)
+    other = Cluster(brokers=1, data=tmp_path).start()
+    assert_serves(other)
+    with pytest.raises(KeyboardInterrupt):
+        other.stop()
+
+
+def test_a_stop_after_an_interrupted_one_waits_for_its_end(
+    tmp_path: Path, closed: list[Cluster]
+) -> None:
+    cluster = Cluster(brokers=1, data=tmp_path).start()
+    with pytest.raises(KeyboardInterrupt):
+        cluster.stop()
+    cluster.stop()
+    assert closed == [cluster, cluster]
 
 
 def test_a_broker_that_stops_while_nobody_waits_can_be_started(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -282,6 +284,22 @@ def test_control_characters_of_a_group_do_not_reach_a_terminal(
     assert "\x1b" not in shown
 
 
+def test_looks_are_as_far_apart_as_asked(
+    run: Run, lagging: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the beginning of one to the beginning of the next."""
+    take = samples.take_offsets
+    began: list[float] = []
+
+    async def timed(*words: Any) -> LoadSample:
+        began.append(asyncio.get_running_loop().time())
+        return await take(*words)
+
+    monkeypatch.setattr(samples, "take_offsets", timed)
+    run("--watch", "0.2", "--count", "3", "--group", lagging)
+    assert min(later - before for before, later in pairwise(began)) >= 0.19
+
+
 def test_a_look_that_fails_is_said_and_the_next_one_goes_on(
     run: Run, lagging: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +311,15 @@ def test_a_look_that_fails_is_said_and_the_next_one_goes_on(
         if looks == 2:
             raise Unavailable("nobody answers")
         return await take(*words)
+
+    monkeypatch.setenv("TERM", "xterm")
+    with monkeypatch.context() as patch:
+        patch.setattr(samples, "take_offsets", failing)
+        patch.setattr(sys.stdout, "isatty", lambda: True)
+        _, shown, errors = run("--watch", "0.1", "--count", "3", "--group", lagging)
+    assert "nobody answers" in errors
+    assert "\x1b[J" not in shown, "the warning is between the two"
+    looks = 0
 
     monkeypatch.setattr(samples, "take_offsets", failing)
     words = ("--watch", "0.1", "--count", "3", "--group", lagging, "--json")

@@ -13,6 +13,7 @@ import pytest
 
 from tests.unit.forked import in_child
 from tests.unit.interrupts import interrupt_when, press_ctrl_c
+from trimtab.client.blocking.admin import Admin
 from trimtab.client.blocking.producer import Producer
 from trimtab.client.producer import AsyncProducer
 from trimtab.client.producer_core import Core
@@ -69,11 +70,13 @@ def test_records_are_sent_and_their_deliveries_have_the_offsets(cluster: Cluster
 
 def test_send_and_wait_returns_where_the_record_is_stored(cluster: Cluster) -> None:
     with Producer(cluster.bootstrap_servers, linger_ms=0, value_serializer=str.encode) as producer:
-        for offset in range(2):
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topic("awaited", partitions=9)
+        for partition in range(9):
             found = producer.send_and_wait(
-                "awaited", "v", key=b"k", headers=[("h", None)], partition=0, timestamp=7
+                "awaited", "v", key=b"k", headers=[("h", None)], partition=partition, timestamp=7
             )
-            assert found == RecordMetadata("awaited", 0, offset, 7)
+            assert found == RecordMetadata("awaited", partition, 0, 7)
         with pytest.raises(UsageError, match="timestamp"):
             producer.send_and_wait("awaited", "v", timestamp=-2)
 
