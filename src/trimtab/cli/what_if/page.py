@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from trimtab.cli.page import in_both_widths, to_page, to_table
 from trimtab.cli.plot import STYLE, Layout, fit, svg_with_legend, text_width
-from trimtab.cli.what_if import WORDS, say_errors, show
+from trimtab.cli.what_if.report import WORDS, say_errors, show
 
 _PARTITIONS: Final = 20
 _BAR: Final = 11
