@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from trimtab.balance.level_plan import Goal, LevelPlan
+from trimtab.cli.live.findings import Finding, find
 from trimtab.cli.live.recording import (
     Recorder,
     find_recorded_plan,
@@ -40,6 +41,7 @@ class Source:
     Attributes:
         snapshot: the last one; None until there are rates.
         summary: of it.
+        findings: in it.
         history: the rates of the last hour.
         trouble: why there is no newer snapshot; "" if there will be.
         is_live: False for a recording.
@@ -48,6 +50,7 @@ class Source:
     def __init__(self, is_live: bool) -> None:
         self.snapshot: Snapshot | None = None
         self.summary: Summary | None = None
+        self.findings: Sequence[Finding] = ()
         self.history = LoadHistory()
         self.trouble = ""
         self.is_live = is_live
@@ -113,6 +116,7 @@ class Recorded(Source):
         with refusing_malformed(path, self.snapshot.number + 1):
             self.snapshot = find_recorded_plan(self.snapshot)
             self.summary = summarize(self.snapshot)
+            self.findings = find(self.summary)
         self.trouble = "This is a recording, at its busiest moment."
 
 
@@ -253,7 +257,8 @@ class Watched(Source):
         assert self._collector is not None
         snapshot = self._collector.snapshot
         if snapshot is not None and snapshot is not self.snapshot:
-            self.summary = summarize(snapshot, self._window_s)
+            summary = summarize(snapshot, self._window_s)
+            self.findings, self.summary = find(summary), summary
             self.snapshot = snapshot  # last, as `wait` looks at its number
             self._record(snapshot)
         self.trouble = self._collector.trouble or self._why_not_recorded

@@ -49,7 +49,7 @@ def run_live(arguments: argparse.Namespace) -> int:
     ):
         say_note(f"Measuring for {arguments.window:g} s …")
         summary = measure(source, arguments.window)
-        findings = find(summary)
+        findings = find(summary)  # the source may have a newer one by now
     if arguments.json:
         print(json.dumps(show(summary, findings, arguments.top)))
         return 0

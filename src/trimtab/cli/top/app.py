@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final
@@ -26,7 +26,7 @@ from textual.widgets import Input, Static
 from trimtab.balance.cluster_load import OUT
 from trimtab.cli.limits import PlannedTopic
 from trimtab.cli.live import tables
-from trimtab.cli.live.findings import Finding, explain_hottest, find
+from trimtab.cli.live.findings import Finding, explain_hottest
 from trimtab.cli.live.rows import Summary
 from trimtab.cli.live.source import Source
 from trimtab.cli.live.tables import Table, show_text
@@ -141,7 +141,7 @@ class TopApp(App[None]):
         self._source = source
         self._wall = wall
         self._summary: Summary | None = None
-        self._findings: list[Finding] = []
+        self._findings: Sequence[Finding] = ()
         self._asked: list[PlannedTopic] = []
         self._table: Table | None = None
         self._shown: list[str] = []
@@ -186,7 +186,7 @@ class TopApp(App[None]):
             return
         summary = self._source.summary
         if summary is not None and summary is not self._summary:
-            self._summary, self._findings = summary, find(summary)
+            self._summary, self._findings = summary, self._source.findings
             self.draw()
         self._draw_state()
 

@@ -14,6 +14,7 @@ import pytest
 from tests.unit.cli.live.made_snapshots import TAKEN_S, Made, make_snapshot, make_tail, spread
 from trimtab.balance.cluster_load import BrokerState
 from trimtab.balance.limits import PartitionLimits
+from trimtab.cli.live.findings import find
 from trimtab.cli.live.recording import FILE, Recorder, find_recorded_plan, read_recording
 from trimtab.cli.live.rows import summarize
 from trimtab.cli.live.source import Recorded
@@ -230,6 +231,8 @@ def test_a_recording_has_the_history_of_all_and_the_rows_of_the_busiest(tmp_path
     assert recorded.snapshot is not None
     assert recorded.snapshot.number == 3
     assert recorded.summary == summarize(recorded.snapshot)
+    assert [*recorded.findings] == find(recorded.summary)
+    assert recorded.findings
     assert (recorded.is_live, recorded.is_over) == (False, True)
 
 

@@ -16,6 +16,7 @@ from textual.pilot import Pilot
 
 from tests.unit.cli.live.made_snapshots import TAKEN_S, Made, make_snapshot, make_tail, spread
 from trimtab.balance.limits import PartitionLimits
+from trimtab.cli.live.findings import find
 from trimtab.cli.live.recording import Recorder, find_recorded_plan
 from trimtab.cli.live.rows import summarize
 from trimtab.cli.live.source import Recorded, Source
@@ -47,6 +48,7 @@ class Shown(Source):
     def show(self, snapshot: Snapshot) -> None:
         self.history.add(snapshot.taken_s, snapshot.topics, snapshot.metered.load, snapshot.levels)
         self.snapshot, self.summary = snapshot, summarize(snapshot)
+        self.findings = find(self.summary)
 
     @property
     def is_over(self) -> bool:
