@@ -156,6 +156,8 @@ def test_a_filter_that_nothing_passes_fetches_nothing(scan: TopicScan, fetched: 
         (OFFSET > 9, {0, 1, 2, 3}, (10, None), None),
         (OFFSET <= 9, {0, 1, 2, 3}, (None, 10), None),
         (OFFSET == 9, {0, 1, 2, 3}, (9, 10), None),
+        (OFFSET == EACH - 1, {0, 1, 2, 3}, (EACH - 1, EACH), None),
+        (OFFSET < 1, {0, 1, 2, 3}, (None, 1), None),
         (OFFSET.is_between(5, 9), {0, 1, 2, 3}, (5, 10), None),
         (OFFSET.is_between(5, 9, closed="left"), {0, 1, 2, 3}, (5, 9), None),
         (OFFSET.is_between(5, 9, closed="right"), {0, 1, 2, 3}, (6, 10), None),

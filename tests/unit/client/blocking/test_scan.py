@@ -542,9 +542,10 @@ def test_an_error_of_a_broker_ends_the_stream(
         raise BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no", "flights-0")
 
     monkeypatch.setattr("trimtab.client.blocking.consumer.Consumer.fetch_batches", refuse)
-    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED") as raised:
         list(read("flights", servers).batches())
     await_end_of_clients()
+    assert raised.traceback, "as a notebook keeps it, and so all that the stream had"
 
 
 def test_a_process_may_end_with_a_stream_that_is_left(servers: str) -> None:
