@@ -23,13 +23,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from trimtab.cli.live.options import (
-    LIVE_OPTIONS,
-    check_live_options,
-    read_recording_path,
-    watch,
+from trimtab.cli.live.options import LIVE_OPTIONS, check_live_options, choose_keys
+from trimtab.cli.options import (
+    add_client_options,
+    add_options,
+    is_given,
+    read_client_options,
+    spell,
 )
-from trimtab.cli.options import add_client_options, add_options, read_client_options
 from trimtab.cli.reach import report_unreachable
 from trimtab.cli.style import say_note, say_warning
 from trimtab.kafka.errors import UsageError
@@ -43,6 +44,7 @@ EXAMPLES = """\
 """
 
 _LEAST_TOKEN: Final = 16
+_LIVE: Final = ("bootstrap_server", "command_config", "command_property", "probe")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -75,12 +77,13 @@ def run(arguments: argparse.Namespace) -> int:
             f"trimtab dashboard needs starlette and uvicorn: pip install 'trimtab[dashboard]' "
             f"({error})"
         ) from None
-    from trimtab.cli.live.source import Recorded, Source
+    from trimtab.cli.live.source import Recorded, Source, Watched
 
     check_live_options(arguments)
-    path = read_recording_path(arguments)
-    if path is not None and arguments.allow_changes:
-        raise UsageError("--allow-changes and --recording: a recording cannot be changed")
+    path = arguments.recording
+    for name in (*_LIVE, "allow_changes"):
+        if path is not None and is_given(getattr(arguments, name)):
+            raise UsageError(f"{spell(name)} is for a live cluster: leave it or --recording out")
     certificate = _read_certificate(arguments)
     is_local = is_loopback(arguments.host)
     token = _read_token(arguments, is_local)
@@ -88,8 +91,16 @@ def run(arguments: argparse.Namespace) -> int:
         if path is not None:
             source: Source = Recorded(path)
         else:
-            source = stack.enter_context(watch(arguments, record=arguments.record))
-            stack.enter_context(report_unreachable(read_client_options(arguments)))
+            options = read_client_options(arguments)
+            watched = Watched(
+                options,
+                window_s=arguments.window,
+                probes=arguments.probe,
+                show_key=choose_keys(arguments.keys),
+                record=arguments.record,
+            )
+            source = stack.enter_context(watched)
+            stack.enter_context(report_unreachable(options))
         if token and not is_local and certificate is None:
             say_warning(
                 "the token and the pages go over the network unencrypted: give --certificate"
@@ -145,10 +156,12 @@ def _listen(host: str, port: int) -> socket.socket:
     """Raises:
     UsageError: the address cannot be used.
     """
+    if not 0 <= port < 1 << 16:
+        raise UsageError(f"--port {port}: write 0 to 65535")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=512)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise UsageError(
             f"--host {host} --port {port}: {error}; name others, or port 0 for any free one"
         ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from heapq import nlargest
 from html import escape
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -53,6 +54,7 @@ from trimtab.cli.live.source import Source
 from trimtab.cli.page import Html, to_table
 from trimtab.cli.plot import Line, draw_spark
 from trimtab.cli.table import show_bytes, show_count
+from trimtab.kafka.options import LONG_MAX
 
 Query = Mapping[str, str]
 
@@ -117,8 +119,12 @@ def _overview(site: Site, summary: Summary, query: Query, name: str) -> Page:
     snapshot, totals = summary.snapshot, summary.totals
     level = snapshot.levels[OUT]
     rate, cost = cost_of_racks(site, summary)
-    usage = describe(usage_of(snapshot))
-    free = usage["cluster"]["free"]
+    limits = snapshot.limits
+    free = (
+        None  # not counted: it takes longer than all else here
+        if limits is None or {*limits} == {LONG_MAX}
+        else describe(usage_of(snapshot))["cluster"]["free"]
+    )
     by_broker = [row.free for row in summary.brokers if row.free is not None]
     room = min(
         [*([] if free is None else [free]), *([sum(by_broker)] if by_broker else [])], default=None
@@ -252,8 +258,8 @@ def _brokers(site: Site, summary: Summary, query: Query, name: str) -> Page:
         raise NoSuchPage(name)
     written, sent = site.source.history.of_broker(row.broker)
     led = [each for each in summary.snapshot.metered.load.partitions if each.leader == row.broker]
-    led.sort(key=lambda each: -each.leader_out)
-    total = sum(each.leader_out for each in led) or 1.0
+    largest = nlargest(ROWS, led, key=lambda each: each.leader_out)
+    total = row.sent or 1.0
     tiles = [
         ("sent by its leaders", f"{show_bytes(row.sent)}/s", show_level(row.level)),
         ("written to it", f"{show_bytes(row.written)}/s", show_count(row.replicas, "replica")),
@@ -273,7 +279,7 @@ def _brokers(site: Site, summary: Summary, query: Query, name: str) -> Page:
             f"{show_bytes(each.bytes_in)}/s",
             show_bytes(each.size),
         ]
-        for each in led[:ROWS]
+        for each in largest
     ]
     lines = [Line("sent by its leaders", *sent, 1), Line("written to it", *written, 2)]
     body = [

@@ -56,7 +56,7 @@ def refuse(capsys: pytest.CaptureFixture[str], *words: object) -> str:
         (("--port", "70000"), "--port 70000"),
         (("--port", "-1"), "--port -1"),
         (("--replay", "/none"), "/none"),
-        (("--replay", "x", "--allow-changes"), "a recording cannot be changed"),
+        (("--replay", "x", "--allow-changes"), "--allow-changes is for a live cluster"),
         (("--replay", "x", "--probe"), "--probe is for a live cluster"),
     ],
 )
