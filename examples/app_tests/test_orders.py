@@ -1,6 +1,6 @@
 """Tests of an application in confluent-kafka: `python -m pytest`, without Docker or Java.
 
-trimtab's pytest plugin starts the cluster; the fixtures are described in docs/testing.md. Threads of
+trimtab's pytest plugin starts the cluster; docs/testing.md describes its fixtures. Threads of
 confluent-kafka live in real time, so these tests do, too.
 """
 
@@ -11,8 +11,8 @@ from collections import Counter
 
 import pytest
 from confluent_kafka import KafkaException
-from orders import bill, key_of, make_producer, send_bills
 
+from orders import bill, key_of, make_producer, send_bills
 from trimtab import Cluster, Producer, Record
 from trimtab.pytest.evenness import AssertEven
 from trimtab.pytest.faults import Faults

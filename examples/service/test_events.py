@@ -7,9 +7,9 @@ import json
 
 import httpx2
 import pytest
-from events import make_app
 from fastapi.testclient import TestClient
 
+from events import make_app
 from trimtab import Cluster
 from trimtab.pytest.reading import AssertProduces, ReadRecords
 from trimtab.pytest.virtual import VirtualKafka
