@@ -45,6 +45,7 @@ REFUSED = {
     "--warmup-records 5",
     "consumer-perf": "consumer-perf --topic t --num-records 1 --command-config /nowhere",
     "experiment": "experiment kip794 --records 0",
+    "dashboard": "dashboard --window 1",
     "top": "top --window 1",
     "load": "load report --top 0",
     "pipeline": "pipeline check /nowhere",
