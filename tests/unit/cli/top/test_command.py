@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,10 +66,10 @@ def test_the_command_itself_does_not_import_textual() -> None:
 
 
 @contextmanager
-def in_terminal(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def in_terminal(*words: str, **more: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """The command on a terminal, and its other end."""
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "LINES": "24", "COLUMNS": "80"}
+    environment = {**os.environ, "TERM": "xterm", "LINES": "24", "COLUMNS": "80", **more}
     command = [sys.executable, "-m", "trimtab", "top", *words]
     with subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
@@ -114,6 +115,12 @@ def test_a_key_ends_the_process_and_gives_the_terminal_back(
     assert "\x1b[?1049l" in left  # the screen as it was before
     assert "\x1b[?25h" in left  # the cursor
     assert "Traceback" not in left
+
+
+def test_no_color_leaves_the_terminals_own_colours(recording: Path) -> None:
+    with in_terminal("--recording", str(recording), NO_COLOR="1") as (_, ours):
+        shown = read_until(ours, "q quit")
+    assert not re.search(r"\x1b\[(\d+;)*(3[0-8]|4[0-8]|9\d)[;m]", shown)
 
 
 def test_sigterm_ends_it_and_removes_the_topic_for_probes() -> None:
