@@ -243,7 +243,7 @@ def test_what_cannot_be_decoded_is_shown_as_it_is_and_counted(
     assert [each.get("value", each.get("valueBase64")) for each in shown] == [
         *("plain", "\0\0\0\0clong enough", "\0\0", "\1\2\3\4\5\6"),
     ]
-    assert "1 keys and values were printed as they are; the first is a value of" in errors
+    assert "not decoded: 1; the first is a value of" in errors
     assert "Schema 99 not found" in errors
 
 

@@ -158,7 +158,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             if "group.id" in options:
                 consumer.subscribe(topics)
-                source = Source(consumer, None, merged)
+                source = Source(consumer, None, merged, waits=True)
             else:
                 source = begin(consumer, partitions, arguments, bounds, merged, printer, stop)
             waiting_since = committed_at = time.monotonic()
@@ -182,10 +182,7 @@ def run(arguments: argparse.Namespace) -> int:
             if merged is not None and merged.held:
                 say_note(f"{merged.held} more wait for earlier ones of their keys")
             if registry is not None and registry.failed:
-                say_warning(
-                    f"{registry.failed} keys and values were printed as they are; the first is "
-                    f"{registry.first}"
-                )
+                say_warning(f"not decoded: {registry.failed:,}; the first is {registry.first}")
     return stop.code
 
 
@@ -203,7 +200,7 @@ def begin(
     if not bounds.is_given:
         start = "earliest" if arguments.from_beginning else arguments.offset or "latest"
         seek_partitions(consumer, partitions, start)
-        return Source(consumer, None, merged)
+        return Source(consumer, None, merged, waits=True)
     span = find_span(consumer, partitions, bounds)
     if arguments.offset not in (None, "earliest"):
         first = read_offset(arguments.offset, partitions)
@@ -212,7 +209,7 @@ def begin(
         printer.print(read_last(consumer, span, bounds.last, printer.is_wanted, stop))
         span = {each: (end, end) for each, (_, end) in span.items()}
         consumer.assign(partitions)
-    source = Source(consumer, None if bounds.follows else span, merged)
+    source = Source(consumer, None if bounds.follows else span, merged, bounds.follows)
     for partition, (first, _) in span.items():
         source.seek(partition, first)
     return source

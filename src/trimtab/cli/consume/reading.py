@@ -172,14 +172,20 @@ class Source:
     Args:
         span: None reads for ever.
         merged: the consumer's records in order, if they are to be read so.
+        waits: whether it waits for a topic that was deleted, which may be created again.
     """
 
     def __init__(
-        self, consumer: Consumer, span: Span | None, merged: MergedRecords | None = None
+        self,
+        consumer: Consumer,
+        span: Span | None,
+        merged: MergedRecords | None = None,
+        waits: bool = False,
     ) -> None:
         self._consumer, self._merged = consumer, merged
         self._ends = None if span is None else {each: end for each, (_, end) in span.items()}
         self._left = {each for each, (start, end) in (span or {}).items() if start < end}
+        self._waits = waits
         self._gone_since: float | None = None
 
     @property
@@ -236,8 +242,8 @@ class Source:
         self._left -= {each for each in looked if self._consumer.position(each) >= ends[each]}
 
     def _look_for_topics(self, has_records: bool) -> None:
-        """A consumer waits for a topic that was deleted: it may be created again."""
-        problem = None if has_records else self._consumer.problem()
+        """A consumer itself waits for a topic that was deleted."""
+        problem = None if has_records or self._waits else self._consumer.problem()
         if not isinstance(problem, BrokerError) or problem.code not in _GONE:
             self._gone_since = None
         elif self._gone_since is None:

@@ -24,6 +24,7 @@ from trimtab.client.blocking.merged_records import merge_split
 from trimtab.client.partitioner.split_records import SPLIT_HEADER, write_split
 from trimtab.kafka.errors import UsageError
 from trimtab.kafka.records import Record
+from trimtab.threads.clock import monotonic_clock
 
 NOW = 1_769_846_400_000
 
@@ -225,8 +226,16 @@ def test_a_topic_that_was_deleted_or_created_again_is_an_error(
         admin.delete_topic(partitions[0].topic)
         with pytest.raises(BrokerError, match="the topic was deleted meanwhile"):
             read_on(source)
+        patient = Source(consumer, None, waits=True)
+        ends = monotonic_clock() + 1
+        while monotonic_clock() < ends:
+            assert patient.poll() == []
         monkeypatch.setattr(reading, "GONE_S", 60)
         admin.create_topic(partitions[0].topic, partitions=1)
+        with Producer(cluster.bootstrap_servers) as producer:
+            for _ in range(200):
+                producer.send(partitions[0].topic, b"other")
+        admin.delete_records({partitions[0]: 150})  # these are not the records that were deleted
     with pytest.raises(LogTruncation, match="deleted and created again"):
         read_on(source)
 

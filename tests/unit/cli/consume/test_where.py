@@ -76,7 +76,7 @@ def test_what_holds(text: str) -> None:
         "value.tags[2] == 'z' or value.tags['x'] == 'x' or value.country[0] == 'C'",
         "value.tags in ('x', 'y')",
         "value.__class__ is not None",
-        "2 < partition < 3",
+        "1 < partition < 2",
         "partition in (1)",
         "'1' in headers.null",
     ],
