@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from statistics import median_low
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -28,6 +29,8 @@ from trimtab.client.measure.tails import Share
 ROWS: Final = 50
 """Of a table on one page."""
 DAY_S: Final = 86_400
+_SLOW_S: Final = 0.02
+"""A shorter answer is not marked, nor one that takes twice the median."""
 _DRAWN: Final = 40
 """Lines of a plot."""
 GB: Final = 1e9
@@ -70,6 +73,11 @@ def show_findings(
     if hottest:
         lines.append(f"<p><b>{escape(hottest)}</b></p>")
         found = [each for each in found if not hottest.startswith(f"Broker {each.name} ")]
+    if most > 3:
+        lines += [
+            f"<p>Broker {broker} may be slow: {escape(why)}. Nothing else shows it yet.</p>"
+            for broker, why in summary.snapshot.slow.suspected.items()
+        ]
     lines += [_show_finding(each) for each in found[:most]]
     if len(found) > most:
         rest = "".join(_show_finding(each) for each in found[most:])
@@ -114,6 +122,8 @@ def tabulate_brokers(site: Site, summary: Summary) -> str:
     ranked = sorted(
         summary.brokers, key=lambda row: (row.state == "up", -(row.level or 0.0), row.broker)
     )
+    answers = [row.answer_s for row in summary.brokers if row.answer_s is not None]
+    slow_s = max(_SLOW_S, 2 * median_low(answers)) if answers else 0.0
     rows = []
     for row in ranked[:ROWS]:
         state = row.state if row.state == "up" else Html(f'<span class="bad">{row.state}</span>')
@@ -129,7 +139,7 @@ def tabulate_brokers(site: Site, summary: Summary) -> str:
                 f"{row.replicas:,}",
                 show_bytes(row.stored),
                 show_disk(row.disk, row.disk_free),
-                show_ms(row.answer_s),
+                bad_if((row.answer_s or 0.0) > slow_s, show_ms(row.answer_s)),
                 Html(draw_spark(site.source.history.of_broker(row.broker)[1].values)),
             ]
         )
@@ -161,8 +171,8 @@ def plot_partitions(site: Site, topic: str, partitions: Sequence[int]) -> str:
 
 def draw_plot(lines: Sequence[Line], description: str) -> str:
     known = [line for line in lines if len(line.times) > 1]
-    if not known:
-        return '<p class="faint">A curve appears when there are two measurements.</p>'
+    if not any(rate > 0 for line in known for rate in line.values):
+        return f'<p class="faint">{escape(description)}: none, or not measured twice yet.</p>'
     drawn = in_both_widths(
         lambda layout: draw_lines(
             known, lambda rate: f"{show_bytes(rate)}/s", show_clock, description, layout

@@ -23,6 +23,7 @@ from trimtab.cli.live.source import Recorded
 from trimtab.client.collector import PlanView, Progress, Snapshot, Stage
 from trimtab.client.measure.lag import PartitionLag
 from trimtab.client.measure.slow import SlowBrokers
+from trimtab.client.measure.watch import Answers
 from trimtab.kafka.records import TopicPartition
 
 ALL = ["/", "/topics", "/groups", "/racks", "/room", "/plan"]
@@ -263,6 +264,33 @@ def test_no_broker_lives() -> None:
     for path in [*ALL, "/topics/t", "/brokers/0"]:
         Markup(draw(site, path))
     assert "No broker is alive." in draw(site, "/room", partitions="5", factor="3")
+
+
+def test_a_broker_that_may_be_slow_is_named_and_its_answers_are_marked() -> None:
+    answers = {0: Answers(0.005, 0.006), 1: Answers(0.761, 1.588), 2: Answers(0.006, 0.007)}
+    suspected = SlowBrokers({}, {}, {1: "probes take <long>"})
+    topics = {"flights": spread([5000.0] * 3)}
+    html = draw(site_of(make_snapshot(topics, slow=suspected, answers=answers)), "/")
+    assert "<p>Broker 1 may be slow: probes take &lt;long&gt;." in html
+    assert '<span class="bad">761.0 ms</span>' in html
+    assert html.count('class="bad"') == 1
+
+
+def test_nothing_is_drawn_of_no_load() -> None:
+    source = MadeSource(make_snapshot({"idle": spread([0.0])}, number=1))
+    source.show(make_snapshot({"idle": spread([0.0])}, number=2, taken_s=1_780_000_005.0))
+    html = draw(Site(source, 0.01, False), "/")
+    assert "<figure>" not in html
+    assert "none, or not measured twice yet" in html
+
+
+@pytest.mark.parametrize(("days", "is_said"), [(3, True), (300, False)])
+def test_a_disk_that_is_soon_full_is_said_to_who_asks_for_room(days: int, is_said: bool) -> None:
+    volumes = {0: (10**12, days * 86_400 * 5000)}
+    site = site_of(make_snapshot({"flights": [Made(5000.0, (0,))]}, volumes=volumes))
+    html = draw(site, "/room")
+    assert f"{days}.0 days" in html
+    assert ("But the disk of broker 0 is full in 3.0 days" in html) is is_said
 
 
 def test_gaps_in_the_history_are_drawn_as_gaps() -> None:
