@@ -317,7 +317,7 @@ def _make_day(directory: Path) -> None:
     found = snapshots(brokers=30, topics=topics, windows=60, factor=3)
     recording = record(directory / "recording.jsonl.gz", found)
     random = numpy.random.default_rng(0)
-    means = random.lognormal(0, 0.8, 10_000) * 5e5
+    means = numpy.repeat(random.lognormal(0, 0.8, 500), 20) * 5e5
     names = numpy.repeat([*topics], 20)
     numbers = numpy.tile(numpy.arange(20), 500)
     (table := directory / "table").mkdir()

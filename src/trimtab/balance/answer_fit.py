@@ -31,8 +31,6 @@ _FARTHEST: Final = 2.0
 """Nor of more than so many times the bytes/s that any broker was measured with."""
 _CAPACITIES: Final = (1.1, 50.0, 40)
 """The least and the largest that are tried, as multiples of the largest load, and how many."""
-_VAGUEST: Final = 4.0
-"""Nor if what fits reaches from one value to more than so many times that."""
 _LEAST: Final = 8
 
 
@@ -102,17 +100,15 @@ class AnswerFit:
             for capacity, work in [(self._capacity, self._work), *self._fits]
             if most <= _BUSIEST * capacity
         ]
-        least = min((float(each.min()) for each in found), default=0.0)
-        largest = max((float(each.max()) for each in found), default=0.0)
-        is_known = len(found) == 1 + len(self._fits) and largest <= _VAGUEST * least
-        if most > _FARTHEST * self._most or not is_known:
+        if most > _FARTHEST * self._most or len(found) <= len(self._fits):
             raise UsageError(
                 f"broker {broker} would have {most / self._most:.1f} times the bytes/s that any "
                 "broker was measured with: what was measured does not tell how long answers take "
                 "then"
             )
         low, high = self._spread[broker]
-        return low * least, float(found[0].mean()), high * largest
+        every = numpy.concatenate(found)
+        return low * float(every.min()), float(found[0].mean()), high * float(every.max())
 
 
 def _shape(busy: Floats) -> Floats:
