@@ -26,6 +26,7 @@ header p { margin: 0; max-width: none; } header b { font-size: 17px; }
 nav { display: flex; flex-wrap: wrap; gap: 2px 16px; }
 nav a { text-decoration: none; padding: 3px 0; }
 nav a[aria-current] { color: var(--ink); border-bottom: 3px solid var(--accent); }
+h1, p, li, summary, figcaption { overflow-wrap: anywhere; }
 main { padding-top: 20px; } h1 { font-size: 24px; } h2 { margin-top: 28px; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px;
   margin: 12px 0 0; padding: 0; list-style: none; }
