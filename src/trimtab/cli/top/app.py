@@ -163,23 +163,22 @@ class TopApp(App[None]):
         return self._pages[-1]
 
     def compose(self) -> ComposeResult:
-        yield Static(id="state")
-        yield Static(id="tabs")
-        yield Grid()
-        yield Static(id="row")
-        yield Input(id="filter")
-        yield Static(id="keys")
+        # Kept, not queried: a look while the screen closes would find only some of them.
+        self._state, self._tabs = Static(id="state"), Static(id="tabs")
+        self._grid, self._row = Grid(), Static(id="row")
+        self._filter, self._keys = Input(id="filter"), Static(id="keys")
+        yield from (self._state, self._tabs, self._grid, self._row, self._filter, self._keys)
 
     def on_mount(self) -> None:
         for number in _SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, self.action_end, 128 + number)
         self.set_interval(_LOOK_S, self.look)
-        self.query_one(Grid).focus()
+        self._grid.focus()
         self.look()
 
     def look(self) -> None:
         """Show the last snapshot, and its age."""
-        if not self.query(Grid):
+        if not self._grid.is_attached:
             return  # the screen is being closed
         if self._source.is_live and self._source.is_over:
             self.exit()  # the source's end says why
@@ -200,7 +199,7 @@ class TopApp(App[None]):
             text.append(f" {show_text(source.trouble)} \n", "reverse")
         if summary is None:
             text.append("Measuring: rates need two looks at the cluster, some seconds apart …")
-            self.query_one("#state", Static).update(text)
+            self._state.update(text)
             return
         snapshot, totals = summary.snapshot, summary.totals
         age = f"{max(0.0, self._wall() - snapshot.taken_s):.0f} s ago"
@@ -229,7 +228,7 @@ class TopApp(App[None]):
         hottest = explain_hottest(summary)
         if hottest:
             text.append(f"\n{show_text(hottest)}", "bold")
-        self.query_one("#state", Static).update(text)
+        self._state.update(text)
 
     def draw(self) -> None:
         """The table again."""
@@ -244,7 +243,7 @@ class TopApp(App[None]):
         if page.column is not None:
             is_number = table.columns[page.column].is_number
             heads[page.column] += "▲" if is_number == page.is_reversed else "▼"
-        self.query_one(Grid).fill(
+        self._grid.fill(
             heads,
             [table.write(row) for row in rows],
             [column.is_number for column in table.columns],
@@ -264,13 +263,13 @@ class TopApp(App[None]):
             if name == "findings" and self._findings:
                 label += f" {len(self._findings)}"
             text.append(f" {label} ", "reverse" if name == page.at else "")
-        self.query_one("#tabs", Static).update(text)
+        self._tabs.update(text)
         keys = Text(no_wrap=True)
         if page.words:
             keys.append(f"/{show_text(page.words)}  ", "bold")
         if len(self._rows) < count:
             keys.append(f"{len(self._rows):,} of {count:,}  ", "bold")
-        self.query_one("#keys", Static).update(keys.append(_KEYS, "dim"))
+        self._keys.update(keys.append(_KEYS, "dim"))
 
     def _draw_row(self, at: int) -> None:
         text = ""
@@ -282,7 +281,7 @@ class TopApp(App[None]):
             else:
                 text = self._table.note
         lines = map(show_text, text.splitlines())
-        self.query_one("#row", Static).update(Text("\n".join(lines)))
+        self._row.update(Text("\n".join(lines)))
 
     # What keys and clicks do
 
@@ -297,7 +296,7 @@ class TopApp(App[None]):
         self._show(names[(names.index(self.page.at) + steps) % len(names)])
 
     def action_filter(self) -> None:
-        field = self.query_one("#filter", Input)
+        field = self._filter
         is_room = self.page.at == "room"
         field.placeholder = "partitions x replicas, such as 200x3" if is_room else "words"
         field.value = self.page.words
@@ -307,7 +306,7 @@ class TopApp(App[None]):
     def action_leave(self) -> None:
         if isinstance(self.screen, Help):
             self.pop_screen()
-        elif self.query_one("#filter", Input).display or self.page.words:
+        elif self._filter.display or self.page.words:
             self.page.words = ""
             self._end_filter()
             self.draw()
@@ -317,7 +316,7 @@ class TopApp(App[None]):
 
     def on_key(self, event: events.Key) -> None:
         letter = event.character or ""
-        if not letter.isascii() or self.query_one("#filter", Input).has_focus:
+        if not letter.isascii() or self._filter.has_focus:
             return
         if letter.isdecimal() and 0 < int(letter) <= len(self.page.makers):
             self._show([*self.page.makers][int(letter) - 1])
@@ -350,11 +349,11 @@ class TopApp(App[None]):
         self._end_filter()
         self.draw()
         if why:
-            self.query_one("#row", Static).update(Text(why))
+            self._row.update(Text(why))
 
     def _end_filter(self) -> None:
-        self.query_one("#filter", Input).display = False
-        self.query_one(Grid).focus()
+        self._filter.display = False
+        self._grid.focus()
 
     def _ask_room(self, text: str) -> str:
         """Try out a topic of `200x3`, or of `200` with three replicas; why not, or ""."""
