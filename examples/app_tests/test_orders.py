@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
@@ -19,7 +20,7 @@ from trimtab.pytest.faults import Faults
 from trimtab.pytest.reading import ReadRecords
 
 FRUIT = ("apple", "pear")
-ORDERS = [
+ORDERS: list[dict[str, Any]] = [
     {"customer": f"c{n % 1009}", "fruit": FRUIT[n % 2], "count": 1, "number": n}
     for n in range(5000)
 ]

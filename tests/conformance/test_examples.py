@@ -21,6 +21,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 README = (EXAMPLES / "README.md").read_text(encoding="utf-8")
 SECONDS = 300
 LONGEST = 90
+NO_PLUGINS = ("-p", "no:cacheprovider", "-p", "no:asyncio")  # which users need not have
 
 
 @pytest.mark.parametrize(("folder", "tests"), [("service", 4), ("app_tests", 5)])
@@ -29,7 +30,7 @@ def test_the_tests_of_an_example_pass_where_it_is_copied_to(
 ) -> None:
     copy = shutil.copytree(EXAMPLES / folder, tmp_path / folder)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error"],
+        [sys.executable, "-m", "pytest", *NO_PLUGINS, "-W", "error"],
         cwd=copy,
         capture_output=True,
         text=True,
