@@ -1,4 +1,7 @@
-"""The style sheet and the script of the dashboard; nothing else is loaded."""
+"""The style sheet and the script of the dashboard; nothing else is loaded.
+
+Tests: tests/conformance/test_dashboard.py
+"""
 
 from __future__ import annotations
 

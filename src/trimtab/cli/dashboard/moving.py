@@ -1,4 +1,7 @@
-"""The page of the plan: why, what it costs, how far it is carried out, and the buttons."""
+"""The page of the plan: why, what it costs, how far it is carried out, and the buttons.
+
+Tests: test_pages.py
+"""
 
 from __future__ import annotations
 
