@@ -21,7 +21,9 @@ from tests.unit.forked import in_child
 from tests.unit.interrupts import interrupt_at
 from trimtab import Admin, Cluster, DataLoss, Producer, TopicScan, read
 from trimtab.client.blocking import range_reader
+from trimtab.client.blocking.scan import _parts
 from trimtab.client.consumer_metrics import ConsumerMetrics
+from trimtab.client.fetcher.ranges import OffsetRange
 from trimtab.kafka.errors import BrokerError, ErrorCode, Unavailable, UsageError
 from trimtab.threads.loop_thread import shared
 
@@ -207,15 +209,39 @@ def test_aborted_records_are_left_out_if_asked(servers: str) -> None:
             else:
                 producer.commit_transaction()
         producer.begin_transaction()
+        for number in range(6, 26):
+            producer.send("paid", b"%d" % number)
+        producer.commit_transaction()
+        producer.begin_transaction()
         producer.send("paid", b"open").result()
         committed = read("paid", servers, isolation_level="read_committed", columns=["value"])
-        assert committed.bounds == {0: (0, 12)}
-        assert pa.table(committed)["value"].to_pylist() == [b"0", b"2", b"4"]
+        values = [b"0", b"2", b"4", *(b"%d" % number for number in range(6, 26))]
+        assert committed.bounds == {0: (0, 33)}
+        assert pa.table(committed)["value"].to_pylist() == values
         every = read("paid", servers, columns=["value"])
-        assert every.bounds == {0: (0, 13)}
-        assert pa.table(every).num_rows == 7
-        assert committed.to_polars().head(3).collect()["value"].to_list() == [b"0", b"2", b"4"]
+        assert every.bounds == {0: (0, 34)}
+        assert pa.table(every).num_rows == 27
+        # Of 8 offsets two have a record, of the next 16 more than the others that are wanted.
+        for count in (1, 2, 8, 23, 100):
+            head = committed.to_polars().head(count).collect()
+            assert head["value"].to_list() == values[:count]
         producer.abort_transaction()
+
+
+def test_a_count_reads_twice_as_many_offsets_each_time() -> None:
+    """So that few reads are needed where many offsets have no record."""
+    ranges = [OffsetRange("t", 0, 5, 15), OffsetRange("t", 1, 0, 100)]
+    parts = [
+        [(each.partition, each.start, each.end) for each in part] for part in _parts(ranges, 6)
+    ]
+    assert parts == [
+        [(0, 5, 11)],
+        [(0, 11, 15), (1, 0, 8)],
+        [(1, 8, 32)],
+        [(1, 32, 80)],
+        [(1, 80, 100)],
+    ]
+    assert list(_parts(ranges, None)) == [ranges]
 
 
 # what may go wrong
