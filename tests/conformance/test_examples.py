@@ -130,7 +130,7 @@ def test_apache_kafka_takes_the_options_of_its_brokers(broker: str, tmp_path: Pa
 
 def test_no_example_is_long_and_each_is_in_the_readme() -> None:
     files = [each for each in EXAMPLES.rglob("*") if each.suffix in (".py", ".toml", ".yaml")]
-    assert len(files) == 9
+    assert len(files) == 8
     lengths = {each.name: len(each.read_text(encoding="utf-8").splitlines()) for each in files}
     assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
     folders = {each.relative_to(EXAMPLES).parts[0] for each in files}
