@@ -91,3 +91,11 @@ def test_alike_loads_do_not_tell_of_others() -> None:
     assert fit.predict(0, numpy.array([10e6])) == pytest.approx((0.01,) * 3)
     with pytest.raises(UsageError, match="does not tell how long answers take"):
         fit.predict(0, numpy.array([18e6]))
+
+
+def test_a_broker_whose_slowest_answers_alone_are_slower_stays_so() -> None:
+    usual = measured([8e6, 10e6, 14e6])
+    uneasy = [each._replace(broker=9, p99_s=3 * each.p99_s) for each in usual if each.broker == 1]
+    fit = AnswerFit([*usual, *uneasy])
+    (_, usual_s, _), (_, uneasy_s, _) = (fit.predict(id, numpy.array([10e6])) for id in (1, 9))
+    assert uneasy_s == pytest.approx(3 * usual_s, rel=0.05)
