@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tests.unit.cli.dashboard.made_source import MadeSource, Served, serving
 from tests.unit.cli.dashboard.test_server import MadeWatched
 from tests.unit.cli.live.made_snapshots import Made, make_snapshot, make_tail, spread
 from trimtab.balance.cluster_load import BrokerState
-from trimtab.balance.level_plan import find_level_plan
+from trimtab.balance.level_plan import LevelPlan, find_level_plan
 from trimtab.client.collector import PlanView, Snapshot
 from trimtab.client.measure.lag import PartitionLag
 from trimtab.kafka.records import TopicPartition
@@ -60,7 +61,14 @@ def snapshot(number: int, rate: float = 9e6) -> Snapshot:
         lags=[PartitionLag(GROUP, hot, 0, 10**6, 10**6, 100.0, 50.0, None)],
         tails={hot: make_tail({"US": 0.9, "": 0.1})},
     )
-    return made._replace(plan=PlanView(number, 0.0, find_level_plan(made.metered.load)))
+    return made._replace(plan=PlanView(number, 0.0, find_plan()))
+
+
+@cache
+def find_plan() -> LevelPlan:
+    """A leader change and a move; made once, as it takes seconds for many equal partitions."""
+    rates = [Made(9e6, (0, 1)), Made(8e6, (0, 2)), Made(7e6, (0, 1)), Made(1.0, (1, 2))]
+    return find_level_plan(make_snapshot({"orders": rates}).metered.load)
 
 
 @pytest.fixture(scope="module")
@@ -180,12 +188,13 @@ def test_an_update_keeps_focus_and_what_is_open(
     browser: Any, source: MadeSource, served: Served
 ) -> None:
     view = open_page(browser, f"{served.origin}/", [])
-    tab_to(view, "SUMMARY It costs: orders")
+    tab_to(view, "SUMMARY ")
+    summary = focus(view)[:24]
     view.keyboard.press("Enter")
     assert view.locator("details[open]").count() == 1
     source.show(snapshot(3, 700e6))
     wait_for(view, "708.0 MB/s")
-    assert focus(view).startswith("SUMMARY It costs: orders")
+    assert focus(view).startswith(summary)
     assert view.locator("details[open]").count() == 1
     tab_to(view, "A broker 2")
     source.show(snapshot(4, 900e6))

@@ -58,7 +58,7 @@ _FORM_BYTES: Final = 4096
 _ADDRESS_BYTES: Final = 2048
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
-    "connect-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
+    "connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
