@@ -122,8 +122,9 @@ def test_a_cluster_that_is_not_there_ends_the_watch_with_the_reason() -> None:
         with source:
             source.wait(0, PATIENCE_S)
 
-    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
+    with pytest.raises(Unavailable) as raised:
         wait()
+    assert "127.0.0.1:1" in str(raised.value)  # not only in its notes
     assert source.is_over
     assert not is_running()
 

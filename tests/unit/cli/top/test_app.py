@@ -439,6 +439,31 @@ def test_a_terminal_of_any_size_shows_the_row_with_the_cursor(size: tuple[int, i
     run(check, Shown(make(topics)), (100, 30))
 
 
+def test_rows_scroll_by_as_little_as_is_needed() -> None:
+    topics = {f"topic-{index:03}": [Made(9000.0 - index)] for index in range(150)}
+
+    async def check(app: TopApp, pilot: Pilot[None]) -> None:
+        await pilot.press("3")
+        count = len(list_rows(app))
+        await pilot.press(*["down"] * count)
+        assert list_rows(app)[0] == "topic-001"
+        assert list_rows(app)[-1] == app.page.row == f"topic-{count:03}"
+        await pilot.press("up")
+        assert list_rows(app)[0] == "topic-001"
+
+    run(check, Shown(make(topics)))
+
+
+def test_a_head_is_clicked_from_its_first_letter_to_the_gap_behind_it() -> None:
+    async def check(app: TopApp, pilot: Pilot[None]) -> None:
+        await pilot.press("3")
+        for x, column in ((0, 0), (9, 0), (11, 1), (22, 1), (23, 2)):  # a mark makes it wider
+            await pilot.click(Grid, offset=(x, 0))
+            assert app.page.column == column
+
+    run(check)
+
+
 def test_further_columns_are_to_the_right() -> None:
     async def check(app: TopApp, pilot: Pilot[None]) -> None:
         await pilot.press("3")
