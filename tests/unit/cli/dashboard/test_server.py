@@ -399,7 +399,7 @@ def test_every_answer_has_the_headers(local: Served, guarded: Served) -> None:
         assert "default-src 'none'" in policy[0]
         assert "unsafe" not in policy[0]
         assert each.headers["x-content-type-options"] == "nosniff"
-        assert each.headers["referrer-policy"] == "no-referrer"
+        assert each.headers["referrer-policy"] == "same-origin"
         assert each.headers["cache-control"] == "no-store"
         assert "access-control-allow-origin" not in each.headers
         assert "server" not in each.headers
