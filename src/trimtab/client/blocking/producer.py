@@ -169,7 +169,9 @@ class Producer(Intake, Face[ProducerCalls], Generic[Key, Value]):
         timestamp: int | None = None,
         on_delivery: Callable[[Delivery], object] | None = None,
     ) -> RecordMetadata:
-        return self.send(topic, value, key, headers, partition, timestamp, on_delivery).result()
+        delivery = self.send(topic, value, key, headers, partition, timestamp, on_delivery)
+        stored: RecordMetadata = delivery.result()
+        return stored
 
     flush = waits(ProducerCalls.flush)
     partitions_for = waits(ProducerCalls.partitions_for)
