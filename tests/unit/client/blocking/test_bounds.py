@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -72,6 +73,21 @@ def test_a_bound_is_an_offset_an_end_or_a_time(written: object, meant: object) -
 def test_another_bound_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         bounds(**given)
+
+
+def test_a_time_without_a_zone_is_utc_wherever_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert bounds(datetime(1970, 1, 1, 0, 0, 1), "1970-01-01T00:00:02") == (
+            Time(1000),
+            Time(2000),
+        )
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 class Losses(list[tuple[str, str]]):

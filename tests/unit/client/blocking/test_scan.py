@@ -21,8 +21,10 @@ from tests.unit.forked import in_child
 from tests.unit.interrupts import interrupt_at
 from trimtab import Admin, Cluster, DataLoss, Producer, TopicScan, read
 from trimtab.client.blocking import range_reader
+from trimtab.client.blocking.consumer import Consumer
 from trimtab.client.blocking.scan import _parts
 from trimtab.client.consumer_metrics import ConsumerMetrics
+from trimtab.client.fetcher.plan import Batches
 from trimtab.client.fetcher.ranges import OffsetRange
 from trimtab.kafka.errors import BrokerError, ErrorCode, Unavailable, UsageError
 from trimtab.threads.loop_thread import shared
@@ -549,16 +551,20 @@ def test_it_shows_its_bounds_and_columns(servers: str) -> None:
 def test_every_second_without_data_gives_polars_a_chance_to_end(
     servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(range_reader, "_SLICE_MS", 1)
-    monkeypatch.setattr("trimtab.client.blocking.consumer.Consumer.fetch_batches", _nothing)
-    scan = read("flights", servers)
-    stream = scan._stream(scan.columns)
-    assert [next(stream).num_rows for _ in range(3)] == [0, 0, 0]
-    stream.close()  # type: ignore[attr-defined]
+    fetch_batches, silent = Consumer.fetch_batches, 0
 
+    def fetch(self: Consumer, timeout_ms: float) -> Batches | None:
+        nonlocal silent
+        silent += 1
+        return None if silent < 4 else fetch_batches(self, timeout_ms)
 
-def _nothing(*given: object) -> None:
-    return None
+    monkeypatch.setattr(Consumer, "fetch_batches", fetch)
+    scan = read("flights", servers, end=5)
+    rows = [batch.num_rows for batch in scan._stream(scan.columns)]
+    assert rows[:3] == [0, 0, 0]
+    assert sum(rows) == scan.size
+    silent = 0
+    assert all(batch.num_rows for batch in scan.batches())
 
 
 def test_an_error_of_a_broker_ends_the_stream(
@@ -567,7 +573,7 @@ def test_an_error_of_a_broker_ends_the_stream(
     def refuse(*given: object) -> None:
         raise BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no", "flights-0")
 
-    monkeypatch.setattr("trimtab.client.blocking.consumer.Consumer.fetch_batches", refuse)
+    monkeypatch.setattr(Consumer, "fetch_batches", refuse)
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED") as raised:
         list(read("flights", servers).batches())
     await_end_of_clients()
