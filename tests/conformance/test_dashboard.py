@@ -266,7 +266,7 @@ def test_one_logs_in_and_carries_a_plan_out_by_keyboard(browser: Any) -> None:
             view.keyboard.press("Enter")
             view.wait_for_selector(f"text={seen}")
         view.goto(f"{served.origin}/plan")
-        tab_to(view, "BUTTON Carry out")
+        tab_to(view, "BUTTON run")
         with view.expect_navigation():
             view.keyboard.press("Enter")
         assert view.url == f"{served.origin}/plan"
