@@ -229,7 +229,7 @@ class TopicScan:
         try:
             timeout_ms = consumer._client.options.integer(_TIMEOUT)
             rules = ReadRules(timeout_ms, _TIMEOUT, self._report_loss, has_pulse=True)
-            ranges = narrow([each for each in self._ranges if each.size], limits, find_times)
+            ranges = narrow(self._ranges, limits, find_times)
             schema, left = table_schema(columns), count
             for part in _parts(ranges, count):
                 records = read_ranges(consumer, part, self._ids, rules)
