@@ -32,7 +32,7 @@ def test_bounds_and_filters_of_times_and_offsets(apache_kafka: ApacheKafka) -> N
         )
         assert frame.select(pl.len()).collect().item() == 200
         admin.delete_records({("scanned", 1): 400})
-        with pytest.raises(DataLoss, match="scanned-1: offset 333 is gone, the first .* is 400"):
+        with pytest.raises(DataLoss, match=r"scanned-1: offset 333 is gone, the first .* is 400"):
             list(scan.batches())
 
 
