@@ -34,7 +34,9 @@ LOADED = 200
 
 
 def run(runs: int, records: int) -> None:
-    sides: dict[str, tuple[Callable[[], Trimtab | KafkaCluster], int]] = {"trimtab": (lambda: Trimtab(3), TOPICS)}
+    sides: dict[str, tuple[Callable[[], Trimtab | KafkaCluster], int]] = {
+        "trimtab": (lambda: Trimtab(3), TOPICS)
+    }
     try:
         find_java()
         kafka_jars()

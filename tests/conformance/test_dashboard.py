@@ -100,10 +100,12 @@ def open_page(browser: Any, url: str, said: list[str], **options: Any) -> Any:
     view.on("console", lambda message: said.append(f"console: {message.text}"))
     view.on("pageerror", lambda error: said.append(f"error: {error}"))
     home = "/".join(url.split("/")[:3])
-    view.on(
-        "request",
-        lambda request: request.url.startswith((home, "data:")) or said.append(request.url),
-    )
+
+    def note(request: Any) -> None:
+        if not request.url.startswith((home, "data:")):
+            said.append(request.url)
+
+    view.on("request", note)
     view.goto(url, wait_until="load")
     return view
 

@@ -24,6 +24,7 @@ from lab.demo.display import Display
 from lab.demo.flights import Flight
 from lab.demo.pipeline import check_totals, run_pipeline, write_parquet
 from trimtab import Cluster
+from trimtab.cli.live.source import Recorded
 from trimtab.kafka.errors import CorruptData
 
 if TYPE_CHECKING:
@@ -149,7 +150,10 @@ def test_a_stream_that_gives_other_flights_is_noticed() -> None:
 
 @pytest.mark.kip(794)
 def test_a_short_demo_shows_what_its_report_claims(
-    spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(demo, "load_flights", make_uneven_flights)
     monkeypatch.setattr(demo, "SLOW_PRODUCE_MS", SLOWER * experiment.SLOW_PRODUCE_MS)
@@ -157,7 +161,11 @@ def test_a_short_demo_shows_what_its_report_claims(
     for module in (demo, experiment):
         monkeypatch.setattr(module, "RATE", rate)
     monkeypatch.setattr("trimtab.spark.session.local_session", lambda title: nullcontext(spark))
-    summary, *_ = demo._measure(SHORT, Display())
+    summary, *_ = demo._measure(SHORT, Display(), tmp_path / "recording.jsonl.gz")
+    recorded = Recorded(tmp_path / "recording.jsonl.gz").summary
+    assert recorded is not None
+    assert {way.topic for way in experiment.WAYS} == {row.topic for row in recorded.topics}
+    assert recorded.totals.bytes_in > 0
     assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []
 
     ways = summary["ways"]

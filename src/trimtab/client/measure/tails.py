@@ -1,6 +1,8 @@
 """Who causes the load of a partition: the keys and producers of its newest records.
 
 One fetch to each leader, of a bounded number of bytes; nobody's offsets change.
+
+Tests: tests/unit/client/test_collector.py
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 from trimtab.client.network.connections import Connections
 from trimtab.kafka.errors import BrokerError, CorruptData, ErrorCode, KafkaError, error_code
 from trimtab.kafka.records import TopicPartition, by_topic
-from trimtab.kafka.wire.batch_header import read_headers
+from trimtab.kafka.wire.batch_header import BytesLike, read_headers
 from trimtab.kafka.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from trimtab.kafka.wire.records_cy import read_records
 from trimtab.kafka.wire.sentinels import NO_PRODUCER_ID
@@ -105,7 +107,7 @@ async def read_tails(
 
 
 def summarize_tail(
-    partition: TopicPartition, data: bytes | memoryview, show_key: Callable[[bytes], str]
+    partition: TopicPartition, data: BytesLike, show_key: Callable[[bytes], str]
 ) -> Tail:
     """The keys and producers of some batches; one that is cut short at the end does not count.
 

@@ -1,6 +1,6 @@
 """Looks at a cluster again and again: samples, the ends of followers, and probes.
 
-Tests: ../test_balancer.py, ../test_collector.py
+Tests: tests/unit/client/test_balancer.py, tests/unit/client/test_collector.py
 """
 
 from __future__ import annotations
