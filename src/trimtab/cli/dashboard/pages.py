@@ -9,7 +9,7 @@ from html import escape
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from trimtab.balance.cluster_load import OUT
+from trimtab.balance.cluster_load import IN, OUT
 from trimtab.cli.dashboard.moving import show_plan
 from trimtab.cli.dashboard.parts import (
     DAY_S,
@@ -117,7 +117,7 @@ def show_state(source: Source) -> str:
 
 def _overview(site: Site, summary: Summary, query: Query, name: str) -> Page:
     snapshot, totals = summary.snapshot, summary.totals
-    level = snapshot.levels[OUT]
+    level = snapshot.levels[OUT if snapshot.levels[OUT].mean else IN]
     rate, cost = cost_of_racks(site, summary)
     limits = snapshot.limits
     free = (
@@ -146,7 +146,7 @@ def _overview(site: Site, summary: Summary, query: Query, name: str) -> Page:
     body = [
         "<h1>Cluster</h1>",
         show_tiles(tiles),
-        show_findings(summary, 5),
+        show_findings(site, summary, 5),
         "<h2>Brokers</h2>",
         tabulate_brokers(site, summary),
         plot_brokers(site, summary),
@@ -239,7 +239,7 @@ def _topic(site: Site, summary: Summary, query: Query, name: str) -> Page:
     body = [
         f"<h1>Topic {escape(name)}</h1>",
         show_tiles(tiles),
-        show_findings(summary, 3, lambda each: each.kind == "topic" and each.name == name),
+        show_findings(site, summary, 3, lambda each: each.kind == "topic" and each.name == name),
         show_writers(summary, row),
         draw_plot([Line(name, *curve, 1)], f"Bytes per second that producers send to {name}"),
         "<h2>Partitions</h2>",
@@ -285,7 +285,7 @@ def _brokers(site: Site, summary: Summary, query: Query, name: str) -> Page:
     body = [
         f"<h1>Broker {row.broker}</h1>",
         show_tiles(tiles),
-        show_findings(summary, 3, lambda each: each.kind == "broker" and each.name == name),
+        show_findings(site, summary, 3, lambda each: each.kind == "broker" and each.name == name),
         draw_plot(lines, f"Bytes per second of broker {row.broker}"),
         f"<h2>Partitions that it leads: {len(led):,}</h2>",
         to_table(heads, rows, text_columns=1) if rows else "<p>It leads none.</p>",

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from trimtab.balance.advice import SEVERITIES
-from trimtab.cli.live.findings import Finding, explain_hottest, find
+from trimtab.cli.live.findings import Finding, explain_hottest
 from trimtab.cli.live.rows import (
     Summary,
     TopicRow,
@@ -64,10 +64,10 @@ def show_tiles(tiles: Iterable[tuple[str, str, str]]) -> str:
 
 
 def show_findings(
-    summary: Summary, most: int, wanted: Callable[[Finding], bool] = lambda _: True
+    site: Site, summary: Summary, most: int, wanted: Callable[[Finding], bool] = lambda _: True
 ) -> str:
     """The hottest broker, then the findings; what to do about one is shown when it is opened."""
-    found = [each for each in find(summary) if wanted(each)]
+    found = [each for each in site.source.findings if wanted(each)]
     hottest = explain_hottest(summary) if most > 3 else ""
     lines = []
     if hottest:
@@ -149,14 +149,20 @@ def tabulate_brokers(site: Site, summary: Summary) -> str:
 
 
 def plot_brokers(site: Site, summary: Summary) -> str:
-    ranked = sorted(summary.brokers, key=lambda row: -row.sent)[:_DRAWN]
-    is_hot = bool(ranked and ranked[0].why)
-    lines = []
-    for at, row in enumerate(ranked):
-        _, sent = site.source.history.of_broker(row.broker)
-        kind = (0 if is_hot else 1) if at == 0 else min(3, at + (0 if is_hot else 1))
-        lines.append(Line(f"broker {row.broker}", *sent, kind))
-    return draw_plot(lines, "Bytes per second that each broker's leaders send")
+    """What leaders send; what is written, if they send nothing: without consumers and followers."""
+    is_sent = any(row.sent for row in summary.brokers)
+    ranked = sorted(summary.brokers, key=lambda row: -(row.sent if is_sent else row.written))
+    first = 0 if ranked and ranked[0].why else 1  # the kind that stands out
+    lines = [
+        Line(
+            f"broker {row.broker}",
+            *site.source.history.of_broker(row.broker)[1 if is_sent else 0],
+            min(3, first + at),
+        )
+        for at, row in enumerate(ranked[:_DRAWN])
+    ]
+    what = "that each broker's leaders send" if is_sent else "that are written to each broker"
+    return draw_plot(lines, f"Bytes per second {what}")
 
 
 def plot_partitions(site: Site, topic: str, partitions: Sequence[int]) -> str:

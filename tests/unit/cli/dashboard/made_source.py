@@ -13,6 +13,7 @@ import uvicorn
 
 from trimtab.cli.dashboard.parts import Site
 from trimtab.cli.dashboard.server import Dashboard, make_server
+from trimtab.cli.live.findings import find
 from trimtab.cli.live.rows import summarize
 from trimtab.cli.live.source import Source
 from trimtab.client.collector import Snapshot
@@ -32,6 +33,7 @@ class MadeSource(Source):
     def show(self, snapshot: Snapshot) -> None:
         self.history.add(snapshot.taken_s, snapshot.topics, snapshot.metered.load, snapshot.levels)
         self.summary = summarize(snapshot)
+        self.findings = find(self.summary)
         self.snapshot = snapshot
         self._tell()
 
