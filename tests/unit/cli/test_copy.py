@@ -6,6 +6,7 @@ Long because all of it copies one topic, between the same two clusters.
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -272,12 +273,18 @@ def test_only_some_records_are_copied(run: Run, servers: str, topic: str) -> Non
     assert sorted(json.loads(each.value)["number"] for each in found) == [997, 998, 999]
 
 
-def test_a_copy_is_no_faster_than_it_may_be(run: Run, servers: str, topic: str) -> None:
+def test_a_copy_is_no_faster_than_it_may_be_and_says_how_far_it_is(
+    run: Run, servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copier, "PROGRESS_S", 1.0)
     words = ("--topic", "flights", "--to-topic", topic, "--create", "--max-rate", "10000")
     for way in (), ("--where", "true"):
-        code, shown, _ = run(*words, *way, "--json")
+        code, shown, errors = run(*words, *way, "--json")
         done = json.loads(shown)
         assert (code, done["records"], done["bytes"]) == (0, RECORDS, 52_403)
+        said = re.findall(r"^copied ([\d,]+) records \(.*\), ([\d,]+) offsets to go$", errors, re.M)
+        assert len(said) >= 2
+        assert all(0 <= int(count.replace(",", "")) < RECORDS for count, _ in said)
         assert done["seconds"] > 3  # without a wait for the first second and for the last table
 
 

@@ -78,18 +78,14 @@ def choose_records(bounds: Bounds, where: str | None) -> Wanted | None:
     Raises:
         UsageError: the expression has another form.
     """
-    since, until = bounds.since, bounds.until
-    tests: list[Wanted] = []
-    if since is not None:  # times need not rise with offsets
-        tests.append(lambda record: record.timestamp >= since)
-    if until is not None:
-        tests.append(lambda record: record.timestamp < until)
-    if where is not None:
-        read = Expression(where, "--where").read
-        tests.append(lambda record: bool(read(Seen(record))))
-    if len(tests) == 1:
-        return tests[0]
-    return (lambda record: all(test(record) for test in tests)) if tests else None
+    since = bounds.since
+    read = None if where is None else Expression(where, "--where").read
+    if since is None and read is None:
+        return None
+    # The offset of a time is that of the first record at or after it. Older ones may follow.
+    return lambda record: (
+        (since is None or record.timestamp >= since) and (read is None or bool(read(Seen(record))))
+    )
 
 
 def read_bounds(arguments: argparse.Namespace, now_ms: int) -> Bounds:
@@ -183,7 +179,9 @@ class Source:
         waits: bool = False,
     ) -> None:
         self._consumer, self._merged = consumer, merged
-        self._ends = None if span is None else {each: end for each, (_, end) in span.items()}
+        self._ends: dict[tuple[str, int], int] | None = None
+        if span is not None:
+            self._ends = {partition: end for partition, (_, end) in span.items()}
         self._left = {each for each, (start, end) in (span or {}).items() if start < end}
         self._waits = waits
         self._gone_since: float | None = None
@@ -204,14 +202,10 @@ class Source:
         source = self._consumer if self._merged is None else self._merged
         records = self.read(lambda: source.poll(timeout_ms, max_records)) or []
         ends = self._ends
-        if ends is None:
-            return records
         # The last batch that is fetched may have records behind the end.
-        return [
-            each
-            for each in records
-            if each.offset < ends[TopicPartition(each.topic, each.partition)]
-        ]
+        return (
+            records if ends is None else [each for each in records if each.offset < ends[each[:2]]]
+        )
 
     def read(self, call: Callable[[], T]) -> T | None:
         """What a call to the consumer returns, a list or a table; None if it must be repeated.
@@ -229,7 +223,7 @@ class Source:
             self._look_for_ends(self._ends, found)
         return found
 
-    def _look_for_ends(self, ends: Mapping[TopicPartition, int], found: object) -> None:
+    def _look_for_ends(self, ends: Mapping[tuple[str, int], int], found: object) -> None:
         """Without a record, too, a position may reach an end: the last offsets of a partition may
         be of transaction markers, or of records that are compacted."""
         looked = self._left & self._consumer.assignment()
@@ -238,7 +232,7 @@ class Source:
             self._left -= {each for each in looked if merged[each].offset >= ends[each]}
             return
         if isinstance(found, list) and found:
-            looked.intersection_update((each.topic, each.partition) for each in found)
+            looked.intersection_update({each[:2] for each in found})
         self._left -= {each for each in looked if self._consumer.position(each) >= ends[each]}
 
     def _look_for_topics(self, has_records: bool) -> None:

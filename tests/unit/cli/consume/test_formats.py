@@ -94,6 +94,7 @@ def test_a_template_shows_the_fields_of_where() -> None:
 def test_a_template_shows_keys_and_values_as_they_are() -> None:
     record = RECORD._replace(key=b"\xff", value=None)
     assert Template("{key}|{value}").write(record) == b"\xff|null\n"
+    assert Template("{value}").write(RECORD._replace(value=b"\xfe")) == b"\xfe\n"
     assert Template("{value}").write(RECORD._replace(value=b"")) == b"\n"
 
 
