@@ -155,12 +155,12 @@ def run(arguments: argparse.Namespace) -> int:
             if merged is not None and "group.id" in options:
                 merged.commit()
 
+        if "group.id" in options:
+            consumer.subscribe(topics)
+            source = Source(consumer, None, merged, waits=True)
+        else:
+            source = begin(consumer, partitions, arguments, bounds, merged, printer, stop)
         try:
-            if "group.id" in options:
-                consumer.subscribe(topics)
-                source = Source(consumer, None, merged, waits=True)
-            else:
-                source = begin(consumer, partitions, arguments, bounds, merged, printer, stop)
             waiting_since = committed_at = time.monotonic()
             while not stop.code and not source.is_over and printer.left != 0:
                 records = source.poll(
