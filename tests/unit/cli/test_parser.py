@@ -22,10 +22,6 @@ from trimtab.cli import main
             "--num-records: 'x' must be a whole number greater than zero",
         ),
         (
-            ["load", "--bootstrap-server", "h:1"],
-            "--bootstrap-server comes after report: write trimtab load report --bootstrap-server …",
-        ),
-        (
             ["experiment", "--bootstrap=h:1", "kip480"],
             "--bootstrap comes after kip794 or kip480: write trimtab experiment kip794 --bootstrap",
         ),
