@@ -35,7 +35,7 @@ from trimtab.cli.plot import NARROW, WIDE, Column, Layout, draw_columns, fit, te
 from trimtab.cli.table import show_bytes
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-PICTURES = sorted(DOCS.rglob("*.svg"))
+PICTURES = sorted({*DOCS.rglob("*.svg")} - {DOCS / "top.svg"})  # that is Textual's picture
 LONG = "a name that is far longer than the room that there is for it, whatever the screen"
 LAYOUTS = [WIDE, NARROW]
 

@@ -390,7 +390,7 @@ def test_rows_before_a_faulty_batch_are_sent_and_the_error_says_so() -> None:
 
 def test_without_pyarrow_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UsageError, match=r"pip install pyarrow"):
+    with pytest.raises(UsageError, match=r"pip install -U pyarrow"):
         send(object())
 
 
