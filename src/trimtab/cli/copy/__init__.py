@@ -88,7 +88,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         **OPTIONS,
         "--follow": "go on with new records",
         "--where EXPRESSION": "only records for which this is true, as of trimtab consume",
-        "--max-rate BYTES>0": "copy at most so many bytes a second (default: no limit)",
+        "--max-rate BYTES>0": "copy at most this many bytes a second (default: no limit)",
         "--json": "at the end print one JSON object: what was copied",
     }
     add_options(parser, options, required=("--topic",))
