@@ -134,7 +134,7 @@ class Collector:
     """Looks at a cluster each few seconds, until `stop`: `await run()`.
 
     The attributes are replaced as a whole, so other threads may read them; all methods are for the
-    loop's thread. Memory grows with partitions, about 1.5 kB for each, not with time.
+    loop's thread. Memory grows with partitions, not with time.
 
     Args:
         admin: stays open.
