@@ -285,7 +285,7 @@ class _Engine:
         self.calls: set[concurrent.futures.Future[Any]] = set()
         self.close_at_exit: Callable[[], Coroutine[Any, Any, object]] | None = None
         self.stopping = False
-        self._is_told_to_stop = False
+        self._is_ending = False
         self.loop = new_event_loop()
         self._submitting = threading.RLock()
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -361,11 +361,14 @@ class _Engine:
 
     def _begin_to_stop(self) -> None:
         self.stopping = True
-        if self._is_told_to_stop:
-            return  # a second stop would end the loop's last tasks
-        self._is_told_to_stop = True
         with suppress(RuntimeError):  # it has ended
-            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.loop.call_soon_threadsafe(self._stop_loop)
+
+    def _stop_loop(self) -> None:
+        """On the loop, where Ctrl-C does not interrupt: a second stop would end its last tasks."""
+        if not self._is_ending:
+            self._is_ending = True
+            self.loop.stop()
 
     def stop(self, join_timeout: float | None = None) -> None:
         if self.is_forked:
