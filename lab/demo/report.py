@@ -124,7 +124,7 @@ def _show_stream(stream: StreamSummary) -> str:
 <code>maxBytesPerTrigger={limit}</code>, the dashed line. Each carrier's counts, delays, miles and
 bytes were equal to those of the files.</p>
 <figure>{sizes}</figure>
-{to_table(heads, rows, text_columns=0)}
+{to_table(heads, rows, text_columns=range(0))}
 <p class="faint">Records by partition in windows of {escape(stream["window"])} of scheduled
 departure time: a load table to which every batch added.</p>
 <figure>{over_time}</figure>"""
@@ -152,7 +152,7 @@ def _tabulate_ways(ways: Sequence[WaySummary], slow: str) -> str:
                 f"{way['coefficient_of_variation']:.2f}",
             ]
         )
-    return to_table(heads, rows, text_columns=1)
+    return to_table(heads, rows, text_columns=range(1))
 
 
 def _tabulate_load(ways: Sequence[WaySummary], slow: str) -> str:
@@ -174,7 +174,7 @@ def _tabulate_load(ways: Sequence[WaySummary], slow: str) -> str:
         for way in ways
         for index, partition in enumerate(way["partitions"])
     ]
-    return to_table(heads, rows, text_columns=1, group_by_first=True)
+    return to_table(heads, rows, text_columns=range(1), group_by_first=True)
 
 
 def _tabulate_flights(summary: Summary) -> str:
@@ -191,10 +191,10 @@ def _tabulate_flights(summary: Summary) -> str:
         for row in sorted(summary["flights"], key=lambda row: -row["flights"])
     ]
     shown = 10
-    table = to_table(heads, rows[:shown], text_columns=2)
+    table = to_table(heads, rows[:shown], text_columns=range(2))
     if len(rows) <= shown:
         return table
-    rest = to_table(heads, rows[shown:], text_columns=2)
+    rest = to_table(heads, rows[shown:], text_columns=range(2))
     return f"{table}<details><summary>{len(rows) - shown} more</summary>{rest}</details>"
 
 
@@ -207,7 +207,7 @@ def _tabulate_settings(ways: Sequence[WaySummary]) -> str:
         ]
         for way in ways
     ]
-    return to_table(["Way", "Proposal", "Producer settings"], rows, text_columns=3)
+    return to_table(["Way", "Proposal", "Producer settings"], rows, text_columns=range(3))
 
 
 def _name_broker(broker: str, slow: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from html import escape
 
 from trimtab.cli.plot import NARROW, STYLE, WIDE, Layout
@@ -96,13 +96,13 @@ def to_table(
     heads: Sequence[str],
     rows: Iterable[Sequence[str]],
     *,
-    text_columns: int,
+    text_columns: Collection[int],
     group_by_first: bool = False,
 ) -> str:
     """An HTML table; on a narrow screen each cell is shown with its column's head.
 
     Args:
-        text_columns: the number of columns, from the first, that are text; the others are numbers.
+        text_columns: which columns are text, from 0; the others are numbers.
         group_by_first: whether a row whose first cell is not empty begins a group.
     """
 
@@ -110,7 +110,7 @@ def to_table(
         made = []
         for at, (head, text) in enumerate(zip(heads, texts, strict=True)):
             is_long = not isinstance(text, Html) and len(text) > _LONG
-            kinds = ["text"] * (at < text_columns) + ["long"] * is_long
+            kinds = ["text"] * (at in text_columns) + ["long"] * is_long
             kind = f' class="{" ".join(kinds)}"' if kinds else ""
             # On a narrow screen the style sheet shows the head in each cell.
             names = f' data-head="{escape(head)}"' if tag == "td" else ""

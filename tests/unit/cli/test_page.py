@@ -15,7 +15,8 @@ def test_a_page_is_a_document_with_its_style() -> None:
 
 
 def test_cells_are_escaped_and_named() -> None:
-    table = to_table(["A & B", "n"], [["x<y", "1"], ["", "2"]], text_columns=1, group_by_first=True)
+    rows = [["x<y", "1"], ["", "2"]]
+    table = to_table(["A & B", "n"], rows, text_columns=[0], group_by_first=True)
     assert '<td class="text" data-head="A &amp; B">x&lt;y</td><td data-head="n">1</td>' in table
     assert table.count('<tr class="group">') == 1
 

@@ -55,8 +55,8 @@ button.danger { border-color: var(--bad); color: var(--bad); }
   .tiles { grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 6px; }
   .tiles li { padding: 5px 7px; } .tiles b { font-size: 16px; } .tiles span { font-size: 11px; }
   .findings p, .findings summary { font-size: 14px; }
-  .brokers td:nth-child(2), .brokers td:nth-child(n+6):nth-child(-n+10) { display: none; }
-  .topics td:nth-child(2), .topics td:nth-child(4), .topics td:nth-child(6) { display: none; }
+  .brokers td:nth-child(2), .brokers td:nth-child(n+9) { display: none; }
+  .topics td:nth-child(2), .topics td:nth-child(3), .topics td:nth-child(7) { display: none; }
   tr { padding: 5px 0; } nav { gap: 0 14px; } }
 """
 )

@@ -103,7 +103,7 @@ def _show_levels(plan: LevelPlan) -> str:
         ]
         for name, before in plan.before.items()
     ]
-    return to_table(heads, rows, text_columns=1)
+    return to_table(heads, rows, text_columns=range(1))
 
 
 def _show_changes(plan: LevelPlan) -> str:
@@ -134,7 +134,7 @@ def _show_changes(plan: LevelPlan) -> str:
         ]
         for change in plan.changes[:_ROWS]
     ]
-    parts.append(to_table(heads, rows, text_columns=2))
+    parts.append(to_table(heads, rows, text_columns=range(2)))
     if len(plan.changes) > _ROWS:
         parts.append(f"<p>{len(plan.changes) - _ROWS:,} more changes.</p>")
     return "\n".join(parts)

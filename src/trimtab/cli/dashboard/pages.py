@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from heapq import nlargest
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -13,7 +12,7 @@ from trimtab.balance.cluster_load import IN, OUT
 from trimtab.cli.dashboard.moving import show_plan
 from trimtab.cli.dashboard.parts import (
     DAY_S,
-    GB,
+    HOUR,
     ROWS,
     Site,
     cost_of_racks,
@@ -22,37 +21,33 @@ from trimtab.cli.dashboard.parts import (
     plot_brokers,
     plot_partitions,
     read_whole,
-    show_age,
-    show_clear,
     show_clock,
     show_disk,
     show_findings,
-    show_level,
     show_measuring,
-    show_ms,
-    show_rate,
-    show_replicas,
-    show_skew,
     show_tiles,
     show_unknown,
     show_used,
     show_writers,
-    tabulate_brokers,
-    tabulate_lags,
-    tabulate_topics,
+    tabulate,
     to_link,
 )
+from trimtab.cli.groups.watching import show_time
 from trimtab.cli.limits import PlannedTopic, describe, try_out
-from trimtab.cli.live.rows import (
-    Summary,
-    TopicRow,
-    list_lags,
-    list_partitions,
-    usage_of,
-)
+from trimtab.cli.live.rows import Summary, TopicRow, usage_of
 from trimtab.cli.live.source import Source
+from trimtab.cli.live.tables import (
+    of_brokers,
+    of_consumers,
+    of_groups,
+    of_partitions,
+    of_racks,
+    of_topics,
+    show_level,
+    show_milliseconds,
+)
 from trimtab.cli.page import Html, to_table
-from trimtab.cli.plot import Line, draw_spark
+from trimtab.cli.plot import Line
 from trimtab.cli.table import show_bytes, show_count
 from trimtab.kafka.options import LONG_MAX
 
@@ -102,7 +97,7 @@ def show_state(source: Source) -> str:
     age = max(0.0, time.time() - snapshot.taken_s) if source.is_live else 0.0
     old = ' class="old"' if age > _OLD_S else ""
     clock = show_clock(snapshot.taken_s)
-    when = f"measured {show_age(age)} ago" if source.is_live else f"recorded at {clock}"
+    when = f"measured {show_time(age)} ago" if source.is_live else f"recorded at {clock}"
     trouble = f' <span class="old">{escape(source.trouble)}</span>' if source.trouble else ""
     return (
         f"cluster {escape(snapshot.cluster_id or 'without an id')} · "
@@ -148,17 +143,21 @@ def _overview(site: Site, summary: Summary, query: Query, name: str) -> Page:
         show_tiles(tiles),
         show_findings(site, summary, 5),
         "<h2>Brokers</h2>",
-        tabulate_brokers(site, summary),
+        tabulate(of_brokers(summary, site.source.history, HOUR), "brokers", rest="have less load"),
         plot_brokers(site, summary),
         "<h2>Topics with most bytes</h2>",
-        tabulate_topics(site, summary.topics[:5]),
-        "<h2>Topics whose partitions are uneven</h2>" + tabulate_topics(site, uneven)
+        _tabulate_topics(site, summary, summary.topics[:5]),
+        "<h2>Topics whose partitions are uneven</h2>" + _tabulate_topics(site, summary, uneven)
         if uneven
         else "",
         f'<p><a href="/topics">All {totals.topics:,} topics</a></p>',
         show_unknown(summary),
     ]
     return Page("Cluster", "\n".join(body))
+
+
+def _tabulate_topics(site: Site, summary: Summary, rows: Sequence[TopicRow]) -> str:
+    return tabulate(of_topics(summary, site.source.history, HOUR)._replace(rows=rows), "topics")
 
 
 _SORTS: Final[Mapping[str, tuple[str, Callable[[TopicRow], Any]]]] = {
@@ -197,7 +196,7 @@ def _topics(site: Site, summary: Summary, query: Query, name: str) -> Page:
 <input id="q" name="q" value="{escape(query.get("q", ""))}" type="search"></div>
 <input type="hidden" name="sort" value="{escape(sort)}"><button>Filter</button></form>
 <p>{show_count(len(rows), "topic")}, by {sorts}</p>
-{tabulate_topics(site, shown) if shown else "<p>No topic has such a name.</p>"}
+{_tabulate_topics(site, summary, shown) if shown else "<p>No topic has such a name.</p>"}
 <p>Page {page:,} of {pages:,} {" ".join(steps)}</p>"""
     return Page("Topics", body)
 
@@ -207,35 +206,22 @@ def _topic(site: Site, summary: Summary, query: Query, name: str) -> Page:
     if view is None:
         raise NoSuchPage(name)
     row = next(each for each in summary.topics if each.topic == name)
-    loads = list_partitions(summary.snapshot, name)
-    loads.sort(key=lambda each: (-each.bytes_in, -each.size, each.partition))
+    table = of_partitions(summary, site.source.history, topic=name, frames=HOUR)
     curve = site.source.history.of_topic(name)
     tiles = [
         ("in", f"{show_bytes(row.bytes_in)}/s", f"{row.records_in:,.0f} records/s"),
         ("out", f"{show_bytes(row.bytes_out)}/s", "committed by groups"),
-        ("max/mean of partitions", show_skew(row.skew), "uneven" if row.is_uneven else ""),
+        (
+            "max/mean of partitions",
+            "-" if row.skew is None else show_level(row.skew),
+            "uneven" if row.is_uneven else "",
+        ),
         (
             "stored",
             show_bytes(row.size),
             f"{show_count(row.partitions, 'partition')}, factor {row.factor}",
         ),
     ]
-    total = row.bytes_in or 1.0
-    heads = ["Partition", "Leader", "Replicas", "In", "Share", "Out", "Size", "Last hour"]
-    rows = [
-        [
-            str(each.partition.partition),
-            f"broker {each.leader}" if each.leader >= 0 else Html('<span class="bad">none</span>'),
-            show_replicas(each.replicas, each.in_sync),
-            f"{show_bytes(each.bytes_in)}/s",
-            f"{each.bytes_in / total:.0%}",
-            f"{show_bytes(each.bytes_out)}/s",
-            show_bytes(each.size),
-            Html(draw_spark(site.source.history.of_partition(*each.partition).values)),
-        ]
-        for each in loads[:ROWS]
-    ]
-    more = len(loads) - ROWS
     body = [
         f"<h1>Topic {escape(name)}</h1>",
         show_tiles(tiles),
@@ -243,11 +229,10 @@ def _topic(site: Site, summary: Summary, query: Query, name: str) -> Page:
         show_writers(summary, row),
         draw_plot([Line(name, *curve, 1)], f"Bytes per second that producers send to {name}"),
         "<h2>Partitions</h2>",
-        plot_partitions(site, name, [each.partition.partition for each in loads]),
-        to_table(heads, rows, text_columns=3),
-        f"<p>{more:,} more partitions have less.</p>" if more > 0 else "",
+        plot_partitions(site, name, [each.partition.partition for each in table.rows]),
+        tabulate(table, "partitions", rest="partitions have less"),
         "<h2>Who reads it</h2>",
-        tabulate_lags(list_lags(summary.snapshot, topic=name), of_group=False),
+        tabulate(of_consumers(summary, topic=name), rest="are less behind"),
     ]
     return Page(f"Topic {name}", "\n".join(body))
 
@@ -257,29 +242,20 @@ def _brokers(site: Site, summary: Summary, query: Query, name: str) -> Page:
     if row is None:
         raise NoSuchPage(name)
     written, sent = site.source.history.of_broker(row.broker)
-    led = [each for each in summary.snapshot.metered.load.partitions if each.leader == row.broker]
-    largest = nlargest(ROWS, led, key=lambda each: each.leader_out)
-    total = row.sent or 1.0
+    table = of_partitions(summary, site.source.history, broker=row.broker, frames=HOUR)
     tiles = [
-        ("sent by its leaders", f"{show_bytes(row.sent)}/s", show_level(row.level)),
+        (
+            "sent by its leaders",
+            f"{show_bytes(row.sent)}/s",
+            "" if row.level is None else f"{show_level(row.level)} the mean",
+        ),
         ("written to it", f"{show_bytes(row.written)}/s", show_count(row.replicas, "replica")),
         (
             "answers in",
-            show_ms(row.answer_s),
-            "" if row.p99_s is None else f"p99 {show_ms(row.p99_s)}",
+            "-" if row.answer_s is None else show_milliseconds(row.answer_s),
+            "" if row.p99_s is None else f"p99 {show_milliseconds(row.p99_s)}",
         ),
         ("stored", show_bytes(row.stored), show_disk(row.disk, row.disk_free)),
-    ]
-    heads = ["Partition", "Sent", "Share", "In", "Size"]
-    rows = [
-        [
-            link_to("topics", each.partition.topic, str(each.partition)),
-            f"{show_bytes(each.leader_out)}/s",
-            f"{each.leader_out / total:.0%}",
-            f"{show_bytes(each.bytes_in)}/s",
-            show_bytes(each.size),
-        ]
-        for each in largest
     ]
     lines = [Line("sent by its leaders", *sent, 1), Line("written to it", *written, 2)]
     body = [
@@ -287,39 +263,23 @@ def _brokers(site: Site, summary: Summary, query: Query, name: str) -> Page:
         show_tiles(tiles),
         show_findings(site, summary, 3, lambda each: each.kind == "broker" and each.name == name),
         draw_plot(lines, f"Bytes per second of broker {row.broker}"),
-        f"<h2>Partitions that it leads: {len(led):,}</h2>",
-        to_table(heads, rows, text_columns=1) if rows else "<p>It leads none.</p>",
-        f"<p>{len(led) - ROWS:,} more send less.</p>" if len(led) > ROWS else "",
+        f"<h2>Partitions that it leads: {len(table.rows):,}</h2>",
+        tabulate(table, "partitions", rest="send less"),
     ]
     return Page(f"Broker {row.broker}", "\n".join(body))
 
 
 def _groups(site: Site, summary: Summary, query: Query, name: str) -> Page:
-    heads = ["Group", "Partitions", "Records behind", "Written/s", "Read/s", "Clear in"]
-    rows = [
-        [
-            link_to("groups", each.group, each.group),
-            f"{each.partitions:,}",
-            f"{each.lag:,}",
-            show_rate(each.written_per_s),
-            show_rate(each.read_per_s),
-            show_clear(each.lag, each.seconds_to_clear, each.read_per_s),
-        ]
-        for each in summary.groups[:ROWS]
-    ]
-    more = len(summary.groups) - ROWS
-    table = to_table(heads, rows, text_columns=1) if rows else "<p>No group commits offsets.</p>"
-    rest = f"<p>{more:,} more are less behind.</p>" if more > 0 else ""
-    return Page("Groups", f"<h1>Consumer groups</h1>{table}{rest}")
+    table = tabulate(of_groups(summary), rest="are less behind")
+    return Page("Groups", f"<h1>Consumer groups</h1>{table}")
 
 
 def _group(site: Site, summary: Summary, query: Query, name: str) -> Page:
-    lags = list_lags(summary.snapshot, group=name)
-    if not lags:
+    table = of_consumers(summary, group=name)
+    if not table.rows:
         raise NoSuchPage(name)
-    return Page(
-        f"Group {name}", f"<h1>Group {escape(name)}</h1>{tabulate_lags(lags, of_group=True)}"
-    )
+    shown = tabulate(table, without=["group"], rest="are less behind")
+    return Page(f"Group {name}", f"<h1>Group {escape(name)}</h1>{shown}")
 
 
 def _racks(site: Site, summary: Summary, query: Query, name: str) -> Page:
@@ -327,34 +287,14 @@ def _racks(site: Site, summary: Summary, query: Query, name: str) -> Page:
         return Page(
             "Racks", "<h1>Between racks</h1><p>Fewer than two racks are known: set broker.rack.</p>"
         )
-    words = {
-        "replicate": "replication",
-        "produce": "producers, if they are in all racks evenly",
-        "consume": "consumers, if they are in all racks evenly",
-    }
-    heads = ["What", "From", "To", "Rate", "GB a day", "Cost a day", "Cost in 30 days"]
-    rows = []
-    for row in summary.racks:
-        gb = row.rate * DAY_S / GB
-        cost = gb * site.cost_per_gb
-        rows.append(
-            [
-                words[row.kind],
-                row.source or ("any" if row.kind != "replicate" else "not known"),
-                row.target or ("another" if row.kind != "replicate" else "not known"),
-                f"{show_bytes(row.rate)}/s",
-                f"{gb:,.1f}",
-                f"{cost:,.2f}",
-                f"{30 * cost:,.2f}",
-            ]
-        )
     _, cost = cost_of_racks(site, summary)
     body = f"""<h1>Between racks</h1>
 <p>Replication between racks costs <b>{cost:,.2f} a day</b> at the rates of now, at
 {site.cost_per_gb:g} for a GB (10^9 bytes) that leaves its rack. No broker tells where clients are;
 <code>client.rack</code> with <code>partitioner.rack.aware</code> (KIP-1123) keeps what producers
-send in their rack, and followers serve consumers there (KIP-392).</p>
-{to_table(heads, rows, text_columns=3)}"""
+send in their rack, and followers serve consumers there (KIP-392). So what producers and consumers
+send between racks is an estimate: as if they were spread evenly.</p>
+{tabulate(of_racks(summary, site.cost_per_gb))}"""
     return Page("Racks", body)
 
 
@@ -425,7 +365,7 @@ value="{factor}"></div>
 {answer}{note}
 <h2>Replicas and disks</h2>
 <p class="faint">Full in: if what is written now goes on, and nothing is deleted.</p>
-{to_table(heads, rows, text_columns=2)}"""
+{to_table(heads, rows, text_columns=range(2))}"""
     return Page("Room", body)
 
 

@@ -6,31 +6,25 @@ Tests: test_pages.py
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from html import escape
-from statistics import median_low
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from trimtab.balance.advice import SEVERITIES
 from trimtab.cli.live.findings import Finding, explain_hottest
-from trimtab.cli.live.rows import (
-    Summary,
-    TopicRow,
-    explain_tail,
-)
+from trimtab.cli.live.rows import Summary, TopicRow, explain_tail
 from trimtab.cli.live.source import Source
+from trimtab.cli.live.tables import Column, Table, of_tails
 from trimtab.cli.page import Html, in_both_widths, to_html, to_table
 from trimtab.cli.plot import Line, draw_lines, draw_spark
 from trimtab.cli.table import show_bytes, show_count
-from trimtab.client.measure.lag import PartitionLag
-from trimtab.client.measure.tails import Share
 
 ROWS: Final = 50
 """Of a table on one page."""
+HOUR: Final = 720
+"""Frames of a curve: all that are kept."""
 DAY_S: Final = 86_400
-_SLOW_S: Final = 0.02
-"""A shorter answer is not marked, nor one that takes twice the median."""
 _DRAWN: Final = 40
 """Lines of a plot."""
 GB: Final = 1e9
@@ -104,48 +98,37 @@ def _show_finding(finding: Finding) -> str:
     )
 
 
-def tabulate_brokers(site: Site, summary: Summary) -> str:
-    heads = [
-        "Broker",
-        "Rack",
-        "State",
-        "Sent",
-        "x mean",
-        "Written",
-        "Leaders",
-        "Replicas",
-        "Stored",
-        "Disk free",
-        "Answers in",
-        "Last hour",
-    ]
-    ranked = sorted(
-        summary.brokers, key=lambda row: (row.state == "up", -(row.level or 0.0), row.broker)
-    )
-    answers = [row.answer_s for row in summary.brokers if row.answer_s is not None]
-    slow_s = max(_SLOW_S, 2 * median_low(answers)) if answers else 0.0
-    rows = []
-    for row in ranked[:ROWS]:
-        state = row.state if row.state == "up" else Html(f'<span class="bad">{row.state}</span>')
-        rows.append(
-            [
-                link_to("brokers", str(row.broker), f"broker {row.broker}"),
-                row.rack or "",
-                state,
-                f"{show_bytes(row.sent)}/s",
-                bad_if(row.why != "", show_level(row.level)),
-                f"{show_bytes(row.written)}/s",
-                f"{row.leaders:,}",
-                f"{row.replicas:,}",
-                show_bytes(row.stored),
-                show_disk(row.disk, row.disk_free),
-                bad_if((row.answer_s or 0.0) > slow_s, show_ms(row.answer_s)),
-                Html(draw_spark(site.source.history.of_broker(row.broker)[1].values)),
-            ]
-        )
-    more = len(ranked) - ROWS
-    rest = f"<p>{more:,} more have less load.</p>" if more > 0 else ""
-    return f'<div class="brokers">{to_table(heads, rows, text_columns=3)}</div>{rest}'
+def tabulate(table: Table, kind: str = "", without: Collection[str] = (), rest: str = "") -> str:
+    """The first rows of a table; the first cell of each leads to what the row is about.
+
+    Args:
+        kind: the class of the table, by which narrow screens leave columns out.
+        without: heads of columns to leave out.
+        rest: what to say of the rows that are left out.
+    """
+    rows = table.rows[:ROWS]
+    if not rows:
+        return f"<p>{escape(table.note)}</p>"
+    columns = [each for each in table.columns if each.head not in without]
+    texts = {0, *(at for at, each in enumerate(columns) if not each.is_number)}
+    heads = [each.head[0].upper() + each.head[1:] for each in columns]
+    cells = [[_show_cell(table, each, row, each is columns[0]) for each in columns] for row in rows]
+    more = len(table.rows) - len(rows)
+    shown = f'<div class="{kind}">{to_table(heads, cells, text_columns=texts)}</div>'
+    return shown + (f"<p>{more:,} more {rest or 'have less'}.</p>" if more else "")
+
+
+def _show_cell(table: Table, column: Column, row: Any, is_first: bool) -> str:
+    value = column.value(row)
+    if column.is_curve:
+        return Html(draw_spark(value))
+    shown = "-" if value is None else column.show(value)
+    if is_first and column.is_number:
+        shown = f"{column.head} {shown}"  # alone on its line on a narrow screen
+    opened = table.opens(row) if is_first else None
+    if opened is not None:
+        return link_to(f"{opened[0]}s", opened[1], shown)
+    return bad_if(column.alarms(row), shown)
 
 
 def plot_brokers(site: Site, summary: Summary) -> str:
@@ -187,33 +170,6 @@ def draw_plot(lines: Sequence[Line], description: str) -> str:
     return f'<figure>{drawn}<figcaption class="faint">{escape(description)}</figcaption></figure>'
 
 
-def tabulate_topics(site: Site, topics: Sequence[TopicRow]) -> str:
-    heads = [
-        "Topic",
-        "Partitions",
-        "In",
-        "Records/s",
-        "Out",
-        "Size",
-        "Max/mean",
-        "Last hour",
-    ]
-    rows = [
-        [
-            link_to("topics", row.topic, row.topic),
-            f"{row.partitions:,}",
-            f"{show_bytes(row.bytes_in)}/s",
-            f"{row.records_in:,.0f}",
-            f"{show_bytes(row.bytes_out)}/s",
-            show_bytes(row.size),
-            bad_if(row.is_uneven, show_skew(row.skew)),
-            Html(draw_spark(site.source.history.of_topic(row.topic).values)),
-        ]
-        for row in topics
-    ]
-    return f'<div class="topics">{to_table(heads, rows, text_columns=1)}</div>'
-
-
 def show_writers(summary: Summary, row: TopicRow) -> str:
     tails = [
         (each, tail) for each, tail in summary.snapshot.tails.items() if each.topic == row.topic
@@ -225,9 +181,8 @@ def show_writers(summary: Summary, row: TopicRow) -> str:
         )
     partition, tail = tails[0]
 
-    def table(head: str, shares: Sequence[Share], none: str) -> str:
-        rows = [[each.name or none, f"{each.share:.1%}"] for each in shares]
-        return to_table([head, "Share of bytes"], rows, text_columns=1)
+    def table(kind: str) -> str:
+        return tabulate(of_tails(summary, kind, row.topic))
 
     sentence = explain_tail(partition, tail)
     each = f"{show_bytes(tail.bytes / tail.batches)} and {tail.records / tail.batches:,.1f} records"
@@ -236,33 +191,8 @@ def show_writers(summary: Summary, row: TopicRow) -> str:
         f"{each}.</p>"
         f'<details id="writers"><summary>Keys and producers of its newest '
         f"{show_count(tail.records, 'record')}</summary>"
-        f"{table('Key', tail.keys, 'no key')}"
-        f"{table('Producer id', tail.producers, 'not idempotent')}</details>"
+        f"{table('keys')}{table('producers')}</details>"
     )
-
-
-def tabulate_lags(lags: Sequence[PartitionLag], of_group: bool) -> str:
-    """The lag of one group in its partitions, or of the groups of one topic."""
-    if not lags:
-        return "<p>No group commits offsets in it.</p>"
-    heads = ["Partition" if of_group else "Group", "Records behind", "Written/s", "Read/s"]
-    heads = [*heads[:1], *([] if of_group else ["Partition"]), *heads[1:], "Clear in"]
-    rows = [
-        [
-            link_to("topics", each.partition.topic, str(each.partition))
-            if of_group
-            else link_to("groups", each.group, each.group),
-            *([] if of_group else [str(each.partition.partition)]),
-            "not known" if each.lag is None else f"{each.lag:,}",
-            show_rate(each.written_per_s),
-            show_rate(each.read_per_s),
-            show_clear(each.lag, each.seconds_to_clear, each.read_per_s),
-        ]
-        for each in lags[:ROWS]
-    ]
-    more = len(lags) - ROWS
-    rest = f"<p>{more:,} more are less behind.</p>" if more > 0 else ""
-    return to_table(heads, rows, text_columns=1) + rest
 
 
 def show_unknown(summary: Summary) -> str:
@@ -302,50 +232,10 @@ def bad_if(is_bad: bool, text: str) -> str:
     return Html(f'<span class="bad">{escape(text)}</span>') if is_bad else text
 
 
-def show_replicas(replicas: Sequence[int], in_sync: Iterable[int]) -> str:
-    known = {*in_sync}
-    parts = [
-        str(each) if each in known else f'<span class="bad" title="out of sync">{each}</span>'
-        for each in replicas
-    ]
-    return Html(", ".join(parts))
-
-
-def show_level(level: float | None) -> str:
-    return "" if level is None else f"{level:.2f} x"
-
-
-def show_skew(skew: float | None) -> str:
-    return "-" if skew is None else f"{skew:.2f}"
-
-
-def show_ms(seconds: float | None) -> str:
-    return "" if seconds is None else f"{1000 * seconds:,.1f} ms"
-
-
-def show_rate(rate: float | None) -> str:
-    return "measuring …" if rate is None else f"{rate:,.0f}"
-
-
 def show_disk(total: int | None, free: int | None) -> str:
     if total is None or free is None or not total:
         return ""
     return f"{show_bytes(free)} ({free / total:.0%})"
-
-
-def show_clear(lag: int | None, seconds: float | None, read: float | None) -> str:
-    if lag == 0:
-        return "now"
-    if seconds is not None:
-        return show_age(seconds)
-    return "measuring …" if read is None else "never, at this rate"
-
-
-def show_age(seconds: float) -> str:
-    for size, unit in ((DAY_S, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def show_clock(at: float) -> str:

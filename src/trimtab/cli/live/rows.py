@@ -117,7 +117,11 @@ class Totals(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What views show of one snapshot; topics and groups with most load or lag first."""
+    """What views show of one snapshot; topics and groups with most load or lag first.
+
+    Attributes:
+        by_topic, by_leader: the measured partitions, by topic and by the broker that leads them.
+    """
 
     snapshot: Snapshot
     totals: Totals
@@ -125,6 +129,8 @@ class Summary(NamedTuple):
     topics: Sequence[TopicRow]
     groups: Sequence[GroupLag]
     racks: Sequence[RackRow]
+    by_topic: Mapping[str, Sequence[PartitionLoad]]
+    by_leader: Mapping[int, Sequence[PartitionLoad]]
 
 
 def summarize(snapshot: Snapshot, window_s: float = WINDOW_S) -> Summary:
@@ -134,8 +140,10 @@ def summarize(snapshot: Snapshot, window_s: float = WINDOW_S) -> Summary:
         window_s: seconds that its rates are means over: what may be chance depends on it.
     """
     by_topic: dict[str, list[PartitionLoad]] = {}
+    by_leader: dict[int, list[PartitionLoad]] = {}
     for each in snapshot.metered.load.partitions:
         by_topic.setdefault(each.partition.topic, []).append(each)
+        by_leader.setdefault(each.leader, []).append(each)
     topics = [
         _topic_row(snapshot, name, by_topic.get(name, ()), window_s)
         for name in snapshot.topics
@@ -155,12 +163,16 @@ def summarize(snapshot: Snapshot, window_s: float = WINDOW_S) -> Summary:
         sum(row.without_leader for row in topics),
         sum(row.under_replicated for row in topics),
     )
-    return Summary(snapshot, totals, _broker_rows(snapshot), topics, groups, _rack_rows(snapshot))
-
-
-def list_partitions(snapshot: Snapshot, topic: str) -> list[PartitionLoad]:
-    """The measured partitions of a topic, in their order."""
-    return [each for each in snapshot.metered.load.partitions if each.partition.topic == topic]
+    return Summary(
+        snapshot,
+        totals,
+        _broker_rows(snapshot, by_leader),
+        topics,
+        groups,
+        _rack_rows(snapshot),
+        by_topic,
+        by_leader,
+    )
 
 
 def list_lags(snapshot: Snapshot, topic: str = "", group: str = "") -> list[PartitionLag]:
@@ -239,7 +251,9 @@ def _topic_row(
     )
 
 
-def _broker_rows(snapshot: Snapshot) -> list[BrokerRow]:
+def _broker_rows(
+    snapshot: Snapshot, by_leader: Mapping[int, Sequence[PartitionLoad]]
+) -> list[BrokerRow]:
     load, levels = snapshot.metered.load, snapshot.levels
     leaders = dict.fromkeys(load.brokers, 0)
     replicas = dict.fromkeys(load.brokers, 0)
@@ -250,6 +264,7 @@ def _broker_rows(snapshot: Snapshot) -> list[BrokerRow]:
             for replica in each.replicas:
                 replicas[replica] = replicas.get(replica, 0) + 1
     mean = levels[OUT].mean
+    mean_leaders = sum(leaders.values()) / max(1, len(leaders))
     slow = {**snapshot.slow.slow, **snapshot.slow.alarm}
     rows = []
     for id, broker in load.brokers.items():
@@ -263,7 +278,8 @@ def _broker_rows(snapshot: Snapshot) -> list[BrokerRow]:
                 id,
                 broker.rack,
                 state,
-                slow.get(id, "") or _explain_level(snapshot, id, level, leaders),
+                slow.get(id, "")
+                or _explain_level(level, by_leader.get(id, ()), leaders[id], mean_leaders),
                 leaders[id],
                 replicas[id],
                 sent,
@@ -281,20 +297,18 @@ def _broker_rows(snapshot: Snapshot) -> list[BrokerRow]:
 
 
 def _explain_level(
-    snapshot: Snapshot, broker: int, level: float | None, leaders: Mapping[int, int]
+    level: float | None, led: Sequence[PartitionLoad], leaders: int, mean_leaders: float
 ) -> str:
     """Why a broker sends more than others: one partition, or the number of its leaders."""
     if level is None or level <= Thresholds().leader_over_mean:
         return ""
-    led = [each for each in snapshot.metered.load.partitions if each.leader == broker]
     total = sum(each.leader_out for each in led) or 1.0
     top = max(led, key=lambda each: each.leader_out)
     text = f"sends {level:.1f} times the mean: "
     if top.leader_out >= total / 2:
         return text + f"{top.partition} alone is {top.leader_out / total:.0%} of it"
-    mean = sum(leaders.values()) / len(leaders)
-    if leaders[broker] > 1.25 * mean:
-        return text + f"it leads {leaders[broker]:,} partitions, the mean is {mean:,.0f}"
+    if leaders > 1.25 * mean_leaders:
+        return text + f"it leads {leaders:,} partitions, the mean is {mean_leaders:,.0f}"
     share = top.leader_out / total
     return text + f"the largest of its {len(led):,} leaders, {top.partition}, is {share:.0%}"
 

@@ -1,4 +1,4 @@
-"""The tables that `trimtab top` and `trimtab load` show of a summary.
+"""The tables that `trimtab dashboard`, `trimtab top` and `trimtab load` show of a summary.
 
 A table has its rows as they are; cells are made of those that are shown, so 9,000 topics cost what
 sorting them costs.
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from heapq import nlargest, nsmallest
+from statistics import median_low
 from typing import Any, Final, NamedTuple
 
 from trimtab.balance.advice import SEVERITIES
@@ -18,7 +19,7 @@ from trimtab.cli.balance import describe_plan
 from trimtab.cli.groups.watching import say_when, show_time
 from trimtab.cli.limits import PlannedTopic, try_out
 from trimtab.cli.live.findings import Finding
-from trimtab.cli.live.rows import RackRow, Summary, list_lags, list_partitions, usage_of
+from trimtab.cli.live.rows import RackRow, Summary, list_lags, usage_of
 from trimtab.cli.style import ERROR, WARNING
 from trimtab.cli.table import show_bytes
 from trimtab.client.collector import Snapshot
@@ -27,8 +28,10 @@ from trimtab.client.measure.lag import GroupLag, PartitionLag
 from trimtab.client.measure.tails import Share
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
-_RECENT: Final = 10
+RECENT: Final = 10
 """Frames of a sparkline: fifty seconds in a cluster of fewer than 5,000 partitions."""
+_SLOW_S: Final = 0.02
+"""A shorter answer is not marked, nor one that takes twice the median."""
 _SIZES: Final = (10, 50, 100, 200, 500, 1_000)
 """Partitions of topics that are tried out."""
 _DAY_S: Final = 86_400
@@ -42,14 +45,16 @@ class Column(NamedTuple):
         value: of a row; rows are sorted by it. None is shown as `-`, and is last.
         show: that value.
         is_number: whether it is aligned right, and the largest is first.
-        sorts: whether rows may be sorted by it.
+        is_curve: whether values are curves, which are drawn; rows are not sorted by it.
+        alarms: whether a row's cell is marked.
     """
 
     head: str
     value: Callable[[Any], Any]
     show: Callable[[Any], str] = str
     is_number: bool = True
-    sorts: bool = True
+    is_curve: bool = False
+    alarms: Callable[[Any], bool] = lambda _: False
 
 
 class Table(NamedTuple):
@@ -142,30 +147,42 @@ def _severity(number: int) -> str:
     return SEVERITIES[number].lower()
 
 
-def of_brokers(summary: Summary, history: LoadHistory | None = None) -> Table:
+def of_brokers(summary: Summary, history: LoadHistory | None = None, frames: int = RECENT) -> Table:
+    """Those that do not answer first, then those with most load."""
+
     def explain(row: Any) -> str:
-        answers = "" if row.answer_s is None else f"; answers in {_milliseconds(row.answer_s)}"
-        slowest = "" if row.p99_s is None else f", 99 % within {_milliseconds(row.p99_s)}"
+        answers = "" if row.answer_s is None else f"; answers in {show_milliseconds(row.answer_s)}"
+        slowest = "" if row.p99_s is None else f", 99 % within {show_milliseconds(row.p99_s)}"
         free = "" if row.free is None else f"; has room for {row.free:,} replicas"
         return f"{row.why or 'no more load than others'}{answers}{slowest}{free}"
 
+    answers = [row.answer_s for row in summary.brokers if row.answer_s is not None]
+    slow_s = max(_SLOW_S, 2 * median_low(answers)) if answers else 0.0
     columns = [
         Column("broker", lambda row: row.broker),
         Column("rack", lambda row: row.rack, is_number=False),
-        Column("state", lambda row: row.state, is_number=False),
-        Column("level", lambda row: row.level, lambda level: f"{level:.2f}"),
+        Column("state", lambda row: row.state, is_number=False, alarms=lambda r: r.state != "up"),
+        Column("level", lambda row: row.level, show_level, alarms=lambda row: row.why != ""),
         Column("sent/s", lambda row: row.sent, show_bytes),
-        Column("answers", lambda row: row.p99_s or row.answer_s, _milliseconds),
-        Column("disk", lambda row: _used(row.disk, row.disk_free), lambda used: f"{used:.0%}"),
+        Column(
+            "answers",
+            lambda row: row.p99_s or row.answer_s,
+            show_milliseconds,
+            alarms=lambda row: (row.answer_s or 0.0) > slow_s,
+        ),
+        Column("disk", lambda row: _used(row.disk, row.disk_free), _percent),
         Column("written/s", lambda row: row.written, show_bytes),
         Column("leaders", lambda row: row.leaders, _count),
         Column("replicas", lambda row: row.replicas, _count),
+        Column("stored", lambda row: row.stored, show_bytes),
     ]
     if history is not None:
-        columns.insert(5, _spark(lambda row: history.of_broker(row.broker, _RECENT)[1].values))
+        columns.insert(5, _curve(lambda row: history.of_broker(row.broker, frames)[1].values))
     return Table(
         columns,
-        summary.brokers,
+        sorted(
+            summary.brokers, key=lambda row: (row.state == "up", -(row.level or 0.0), row.broker)
+        ),
         lambda row: f"{row.broker} {row.rack or ''} {row.state}",
         explain,
         lambda row: ERROR if row.state == "down" else WARNING if row.why else None,
@@ -173,7 +190,9 @@ def of_brokers(summary: Summary, history: LoadHistory | None = None) -> Table:
     )
 
 
-def of_topics(summary: Summary, history: LoadHistory | None = None) -> Table:
+def of_topics(summary: Summary, history: LoadHistory | None = None, frames: int = RECENT) -> Table:
+    """Those with most bytes first."""
+
     def explain(row: Any) -> str:
         skew = "" if row.skew is None else f"partition {row.largest} gets {row.skew:.1f} x the mean"
         if skew and not row.is_uneven:
@@ -187,11 +206,11 @@ def of_topics(summary: Summary, history: LoadHistory | None = None) -> Table:
         Column("in/s", lambda row: row.bytes_in, show_bytes),
         Column("out/s", lambda row: row.bytes_out, show_bytes),
         Column("records/s", lambda row: row.records_in, lambda rate: f"{rate:,.0f}"),
-        Column("skew", lambda row: row.skew, lambda skew: f"{skew:.1f} x"),
+        Column("skew", lambda row: row.skew, show_level, alarms=lambda row: row.is_uneven),
         Column("size", lambda row: row.size, show_bytes),
     ]
     if history is not None:
-        columns.insert(4, _spark(lambda row: history.of_topic(row.topic, _RECENT).values))
+        columns.insert(4, _curve(lambda row: history.of_topic(row.topic, frames).values))
     return Table(
         columns,
         summary.topics,
@@ -209,14 +228,20 @@ def of_topics(summary: Summary, history: LoadHistory | None = None) -> Table:
     )
 
 
+_TREND: Final = Column(
+    "trend", lambda row: row.trend, is_number=False, alarms=lambda row: row.trend == "growing"
+)
+
+
 def of_groups(summary: Summary) -> Table:
+    """Those that are farthest behind first."""
     return Table(
         [
             Column("group", lambda row: row.group, is_number=False),
             Column("partitions", lambda row: row.partitions, _count),
             Column("lag", lambda row: row.lag, _count),
             Column("cleared in", _seconds_to_clear, _say_seconds),
-            Column("trend", lambda row: row.trend, is_number=False),
+            _TREND,
             Column("written/s", lambda row: row.written_per_s, _rate),
             Column("read/s", lambda row: row.read_per_s, _rate),
         ],
@@ -318,29 +343,43 @@ def of_plan(snapshot: Snapshot) -> Table:
 
 
 def of_partitions(
-    summary: Summary, history: LoadHistory, topic: str = "", broker: int | None = None
+    summary: Summary,
+    history: LoadHistory,
+    topic: str = "",
+    broker: int | None = None,
+    frames: int = RECENT,
 ) -> Table:
-    """The measured partitions of a topic, or of a broker, of which it sends most first."""
+    """The measured partitions of a topic, or those that a broker leads; with most bytes first."""
     snapshot = summary.snapshot
     if broker is None:
-        rows = list_partitions(snapshot, topic)
+        rows = sorted(
+            summary.by_topic.get(topic, ()), key=lambda each: (-each.bytes_in, each.partition)
+        )
     else:
-        rows = [each for each in snapshot.metered.load.partitions if broker in each.replicas]
-        rows.sort(key=lambda each: -each.leader_out if each.leader == broker else 0.0)
-    mean = sum(each.bytes_in for each in rows) / max(1, len(rows))
+        rows = sorted(summary.by_leader.get(broker, ()), key=lambda each: -each.leader_out)
+    total = sum(each.bytes_in if broker is None else each.leader_out for each in rows)
     columns = [
         Column("partition", lambda row: row.partition, str, False),
         Column("leader", lambda row: row.leader if row.leader >= 0 else None),
         Column("in/s", lambda row: row.bytes_in, show_bytes),
-        _spark(lambda row: history.of_partition(row[0].topic, row[0].partition, _RECENT).values),
-        Column("x mean", lambda row: row.bytes_in / mean if mean else None, lambda x: f"{x:.2f}"),
+        _curve(lambda row: history.of_partition(row[0].topic, row[0].partition, frames).values),
+        Column("share", lambda row: row.bytes_in / (total or 1.0), _percent),
         Column("out/s", lambda row: row.bytes_out, show_bytes),
         Column("records/s", lambda row: snapshot.metered.records_in.get(row.partition), _rate),
         Column("size", lambda row: row.size, show_bytes),
+        Column("replicas", lambda row: row.replicas, _write_brokers, False),
+        Column(
+            "out of sync",
+            _out_of_sync,
+            _write_brokers,
+            False,
+            alarms=lambda r: bool(_out_of_sync(r)),
+        ),
     ]
     if broker is not None:
-        columns[4] = Column(
-            "sent/s", lambda row: row.leader_out if row.leader == broker else 0.0, show_bytes
+        columns[1] = Column("sent/s", lambda row: row.leader_out, show_bytes)
+        columns[4] = columns[4]._replace(
+            value=lambda row: row.leader_out / total if total else None
         )
     left_out = [
         f"{each}: {why}"
@@ -358,10 +397,18 @@ def of_partitions(
     )
 
 
+def _out_of_sync(row: PartitionLoad) -> Sequence[int]:
+    return [each for each in row.replicas if each not in row.in_sync]
+
+
 def _replicas(row: PartitionLoad) -> str:
-    missing = sorted(set(row.replicas) - row.in_sync)
-    behind = f"; not in sync: {', '.join(map(str, missing))}" if missing else ""
-    return f"{row.partition}: replicas on brokers {', '.join(map(str, row.replicas))}{behind}"
+    missing = _out_of_sync(row)
+    behind = f"; not in sync: {_write_brokers(missing)}" if missing else ""
+    return f"{row.partition}: replicas on brokers {_write_brokers(row.replicas)}{behind}"
+
+
+def _write_brokers(brokers: Sequence[int]) -> str:
+    return ", ".join(map(str, brokers))
 
 
 def _colour_of_replicas(row: PartitionLoad) -> str | None:
@@ -376,7 +423,7 @@ def of_consumers(summary: Summary, topic: str = "", group: str = "") -> Table:
             Column("partition", lambda row: row.partition, str, False),
             Column("lag", lambda row: row.lag, _count),
             Column("cleared in", _seconds_to_clear, _say_seconds),
-            Column("trend", lambda row: row.trend, is_number=False),
+            _TREND,
             Column("written/s", lambda row: row.written_per_s, _rate),
             Column("read/s", lambda row: row.read_per_s, _rate),
             Column("committed", lambda row: row.committed, _count),
@@ -414,7 +461,7 @@ def of_tails(summary: Summary, kind: str, topic: str = "") -> Table:
     return Table(
         [
             Column("partition", lambda row: row.partition, str, False),
-            Column("share", lambda row: row.share.share, lambda share: f"{share:.0%}"),
+            Column("share", lambda row: row.share.share, _percent),
             Column(
                 kind.removesuffix("s"),
                 lambda row: row.share.name,
@@ -430,8 +477,8 @@ def of_tails(summary: Summary, kind: str, topic: str = "") -> Table:
     )
 
 
-def _spark(values: Callable[[Any], Sequence[float]]) -> Column:
-    return Column("lately", values, draw, False, sorts=False)
+def _curve(values: Callable[[Any], Sequence[float]]) -> Column:
+    return Column("lately", values, draw, is_number=False, is_curve=True)
 
 
 def _colour_of_trend(row: GroupLag | PartitionLag) -> str | None:
@@ -454,7 +501,15 @@ def _used(disk: int | None, free: int | None) -> float | None:
     return None if not disk or free is None else 1 - free / disk
 
 
-def _milliseconds(seconds: float) -> str:
+def show_level(level: float) -> str:
+    return f"{level:.2f} x"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}"
+
+
+def show_milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:,.0f} ms" if seconds >= 0.01 else f"{1000 * seconds:.1f} ms"
 
 

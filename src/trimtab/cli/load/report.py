@@ -291,7 +291,7 @@ def _tabulate(
     columns: Sequence[TableColumn], rows: Iterable[Mapping[str, Any]], text_columns: int
 ) -> str:
     cells = [[str(each.show(row[each.name])) for each in columns] for row in rows]
-    return to_table([each.head for each in columns], cells, text_columns=text_columns)
+    return to_table([each.head for each in columns], cells, text_columns=range(text_columns))
 
 
 def _optional(show: Callable[[Any], str]) -> Callable[[Any], str]:

@@ -374,7 +374,9 @@ class TopApp(App[None]):
     def _sort_by_letter(self, letter: str) -> None:
         columns = [] if self._table is None else self._table.columns
         found = [
-            at for at, each in enumerate(columns) if each.sorts and each.head.startswith(letter)
+            at
+            for at, each in enumerate(columns)
+            if each.head.startswith(letter) and not each.is_curve
         ]
         if found:
             now = self.page.column
@@ -383,7 +385,7 @@ class TopApp(App[None]):
 
     def _sort(self, column: int) -> None:
         page = self.page
-        if self._table is None or not self._table.columns[column].sorts:
+        if self._table is None or self._table.columns[column].is_curve:
             return
         page.is_reversed = page.column == column and not page.is_reversed
         page.column, page.row = column, ""

@@ -95,7 +95,7 @@ def _table(brokers: Sequence[Mapping[str, Any]]) -> str:
             found.append("-" if after is None else show(word, after[1]))
         return found
 
-    return to_table(heads, map(cells, brokers), text_columns=1)
+    return to_table(heads, map(cells, brokers), text_columns=range(1))
 
 
 def _largest(partitions: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -110,4 +110,4 @@ def _largest(partitions: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     heads = ["Partition", "Replicas", "Written, at least", "Mean", "At most"]
     title = f"<h2>The {len(rows)} partitions with most bytes, afterwards</h2>"
-    return [title, to_table(heads, rows, text_columns=2)]
+    return [title, to_table(heads, rows, text_columns=range(2))]

@@ -178,7 +178,7 @@ def test_a_line_of_another_form_is_refused_with_its_number(
         Recorded(path)
 
 
-@pytest.mark.parametrize("data", [b"", b"plain text\n", gzip.compress(b"")])
+@pytest.mark.parametrize("data", [b"", b"plain text\n", gzip.compress(b"", mtime=0)])
 def test_what_is_no_recording_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "r").write_bytes(data)
     with pytest.raises(UsageError, match=r"/r.*(no recording|cannot be read|Not a gzipped)"):

@@ -13,7 +13,6 @@ from trimtab.cli.live.rows import (
     TopicRow,
     explain_tail,
     list_lags,
-    list_partitions,
     summarize,
     usage_of,
 )
@@ -215,8 +214,9 @@ def test_partitions_and_lags_are_found_by_topic_and_group() -> None:
         make_lag("h", "a", 0, 9),
     ]
     snapshot = make_snapshot({"a": [Made(1.0), Made(None)], "b": [Made(1.0)]}, lags=lags)
-    assert [each.partition for each in list_partitions(snapshot, "a")] == [TopicPartition("a", 0)]
-    assert list_partitions(snapshot, "gone") == []
+    by_topic = summarize(snapshot).by_topic
+    assert [each.partition for each in by_topic["a"]] == [TopicPartition("a", 0)]
+    assert "gone" not in by_topic
     assert [each.lag for each in list_lags(snapshot, "a")] == [9, 5, None]
     assert [each.lag for each in list_lags(snapshot, group="g")] == [70, 5]
     assert [each.group for each in summarize(snapshot).groups] == ["g", "h"]
