@@ -2,7 +2,8 @@
 jars, on Apache Kafka with a hundred topics.
 
 The page's process is measured: memory, CPU while nobody looks, CPU of one refresh for a reader, and
-the seconds until a page is there. A refresh renders a page; readers of the same page share it.
+the seconds until a page is there. A refresh renders a page; readers of the same page share it. What
+it asks the brokers is counted in this process, which watches the cluster as the page's does.
 """
 
 from __future__ import annotations
@@ -14,19 +15,33 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
 
 from lab.benchmarks.apache_kafka import KafkaCluster
 from lab.benchmarks.jars import RivalMissing, find_java, kafka_jars
 from lab.benchmarks.report import progress, report
 from lab.processes import Trimtab, cpu_seconds, peak_mib, resident_mib
 from trimtab import AsyncAdmin, Producer
+from trimtab.cli.live.source import Watched
+from trimtab.client.network.connection import Connection
+from trimtab.kafka.wire.schema import Request
 
 TOPICS = 9_000
 WIDE = 1_000
 """Topics with eight partitions; the others have four."""
-PAGES = {"/": "cluster", "/topics?sort=skew": "topics", "/topics/t-0": "topic", "/plan": "plan"}
+PAGES = {
+    "/": "cluster",
+    "/topics": "topics",
+    "/topics/t-0": "topic",
+    "/brokers/1": "broker",
+    "/racks": "racks",
+    "/room": "room",
+    "/plan": "plan",
+}
 WINDOW_S = 30
 WATCHED_S = 60
 REFRESHES = 50
@@ -66,9 +81,9 @@ def _measure(cluster: str, servers: str, topics: int) -> None:
         _tell(title, "CPU while nobody looks", "% of a core", 100 * busy)
         for path, name in PAGES.items():
             took, spent = [], []
-            for _ in range(REFRESHES):
+            for turn in range(REFRESHES):
                 before, begin = cpu_seconds(pid), time.monotonic()
-                _get(port, path)
+                _get(port, f"{path}?turn={turn}")  # another address, so it is drawn again
                 took.append(time.monotonic() - begin)
                 spent.append(cpu_seconds(pid) - before)
             idle = busy * sum(took)
@@ -77,6 +92,8 @@ def _measure(cluster: str, servers: str, topics: int) -> None:
             _tell(title, f"page there, {name}, slowest", "ms", 1000 * max(took))
         _tell(title, "memory", "MiB", resident_mib(pid))
         _tell(title, "most memory", "MiB", peak_mib(pid))
+        for api, count in _count_requests(servers).most_common():
+            _tell(title, f"requests, {api}", "a minute", count)
 
 
 def _tell(title: str, what: str, unit: str, value: float) -> None:
@@ -85,6 +102,24 @@ def _tell(title: str, what: str, unit: str, value: float) -> None:
         more_is_better=False,
         note="no other page shows it",
     )
+
+
+def _count_requests(servers: str) -> Counter[str]:
+    """The requests of a minute, all brokers together, once there are rates."""
+    counts: Counter[str] = Counter()
+    write = Connection._write
+
+    def count(connection: Connection, request: Request[Any], *rest: Any) -> None:
+        counts[type(request).__name__.removesuffix("Request")] += 1
+        write(connection, request, *rest)
+
+    with patch.object(Connection, "_write", count):
+        options = {"bootstrap.servers": servers}
+        with Watched(options, window_s=WINDOW_S, show_key=lambda key: key.hex()) as source:
+            source.wait(0, 300)
+            counts.clear()
+            time.sleep(60)
+            return Counter(counts)
 
 
 async def _create(servers: str, topics: int, wide: int) -> int:

@@ -82,6 +82,7 @@ class PlanView(NamedTuple):
     """A plan and its number.
 
     Attributes:
+        number: another one if its changes are others.
         measured_s: when the load that it levels was measured; seconds since the epoch.
     """
 
@@ -124,6 +125,11 @@ class Snapshot(NamedTuple):
     tails: Mapping[TopicPartition, Tail] = {}
     plan: PlanView | None = None
     progress: Progress | None = None
+
+
+def _wanted(plan: LevelPlan) -> dict[TopicPartition, tuple[int, ...]]:
+    """The replicas that it wants."""
+    return {each.before.partition: each.replicas for each in plan.changes}
 
 
 async def _compute_here(function: Callable[[], T]) -> T:
@@ -291,7 +297,8 @@ class Collector:
         loop = asyncio.get_running_loop()
         began = loop.time()
         plan = await self._compute(self._balancer.prepare_plan(measured))
-        number = 1 if self._plan is None else self._plan.number + 1
+        known = self._plan
+        number = 1 if known is None else known.number + (_wanted(plan) != _wanted(known.plan))
         self._plan = PlanView(number, measured.metered.load.measured_s, plan)
         took = loop.time() - began
         self._plan_due_s = loop.time() + max(_PLAN_S, _PLAN_SHARE * took)

@@ -181,6 +181,21 @@ async def test_a_silent_cluster_is_said_and_forgotten_when_it_answers(
         assert watcher.collector.trouble == ""
 
 
+async def test_a_plan_that_wants_the_same_keeps_its_number(
+    world: World, kafka: VirtualKafka
+) -> None:
+    async with loaded(world, kafka, HOT) as admin, collecting(world, admin) as watcher:
+        first = (await watcher.until(lambda each: each.plan is not None)).plan
+        assert first is not None
+        later = await watcher.until(
+            lambda each: each.plan is not None and each.plan.measured_s > first.measured_s, 120
+        )
+        assert later.plan is not None
+        assert later.plan.plan.changes
+        assert later.plan.number == first.number
+        watcher.collector.carry_out(first.number)
+
+
 async def test_a_plan_is_carried_out(world: World, kafka: VirtualKafka) -> None:
     async with loaded(world, kafka, HOT) as admin, collecting(world, admin) as watcher:
         shown = await watcher.until(lambda each: each.plan is not None)

@@ -69,7 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     try:
         from trimtab.cli.dashboard.parts import Site
-        from trimtab.cli.dashboard.server import is_loopback, serve
+        from trimtab.cli.dashboard.server import ServerLoop, is_loopback, serve
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn"):
             raise
@@ -110,7 +110,8 @@ def run(arguments: argparse.Namespace) -> int:
         login = f"?token={token}" if token else ""
         say_note(f"Serving {'https' if certificate else 'http'}://{shown}:{port}/{login}")
         site = Site(source, arguments.cost_per_gb, arguments.allow_changes)
-        return 128 + asyncio.run(serve(site, token, listener, certificate))
+        with asyncio.Runner(loop_factory=ServerLoop) as runner:
+            return 128 + runner.run(serve(site, token, listener, certificate))
 
 
 def _read_token(arguments: argparse.Namespace, is_local: bool) -> str | None:

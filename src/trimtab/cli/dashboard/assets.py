@@ -41,7 +41,7 @@ main { padding-top: 20px; } h1 { font-size: 24px; } h2 { margin-top: 28px; }
 .findings details { margin-top: 5px; } .findings summary { color: var(--ink); font-size: 15px;
   max-width: 90ch; } .findings details p { margin-left: 18px; }
 .findings .none { color: var(--faint); }
-table td { vertical-align: top; } td .spark { width: 96px; max-width: 100%; height: 18px; }
+table td { vertical-align: top; } td + td.text, th + th.text { padding-left: 18px; } td .spark { width: 96px; max-width: 100%; height: 18px; }
 form { margin: 12px 0; display: flex; flex-wrap: wrap; gap: 8px 12px; align-items: end; }
 label { display: block; font-size: 13px; color: var(--faint); }
 input, button, select { font: inherit; color: var(--ink); background: var(--paper);
@@ -57,7 +57,7 @@ button.danger { border-color: var(--bad); color: var(--bad); }
   .findings p, .findings summary { font-size: 14px; }
   .brokers td:nth-child(2), .brokers td:nth-child(n+9) { display: none; }
   .topics td:nth-child(2), .topics td:nth-child(3), .topics td:nth-child(7) { display: none; }
-  tr { padding: 5px 0; } nav { gap: 0 14px; } }
+  tr { padding: 5px 0; } td + td.text { padding-left: 0; } nav { gap: 0 14px; } }
 """
 )
 

@@ -12,6 +12,7 @@ origin.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import ipaddress
 import json
@@ -22,7 +23,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from html import escape
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import uvicorn
@@ -46,7 +47,6 @@ from trimtab.cli.dashboard.parts import Site, read_whole
 from trimtab.cli.live.source import Watched
 from trimtab.kafka.errors import UsageError
 
-COOKIE: Final = "trimtab"
 _MOST_STREAMS: Final = 200
 _MOST_PAGES: Final = 200
 """Rendered pages that are kept until the next snapshot."""
@@ -357,7 +357,8 @@ class _Guard:
         if given is not None and request.method == "GET" and _is_same(given, self._token):
             return _let_in(request, self._token)
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if _is_same(request.cookies.get(COOKIE, ""), self._token) or _is_same(bearer, self._token):
+        cookie = request.cookies.get(cookie_name(self._token), "")
+        if _is_same(cookie, self._token) or _is_same(bearer, self._token):
             return None
         if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
             return RedirectResponse("/login", 303)
@@ -378,6 +379,11 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def cookie_name(token: str) -> str:
+    """Of its own for each dashboard: a browser sends cookies to all ports of a host."""
+    return f"trimtab-{hashlib.sha256(token.encode()).hexdigest()[:8]}"
+
+
 def _is_same(given: str, token: str) -> bool:
     return hmac.compare_digest(given.encode(), token.encode())
 
@@ -385,7 +391,9 @@ def _is_same(given: str, token: str) -> bool:
 def _let_in(request: Request, token: str) -> Response:
     response = RedirectResponse("/", 303)
     is_secure = request.url.scheme == "https"
-    response.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=is_secure)
+    response.set_cookie(
+        cookie_name(token), token, httponly=True, samesite="strict", secure=is_secure
+    )
     return response
 
 
@@ -434,6 +442,15 @@ class _Protocol(H11Protocol):
             return
         self._last = self.cycle
         self._check = self.loop.call_later(_PATIENCE_S, self._close_if_idle)
+
+
+class ServerLoop(asyncio.SelectorEventLoop):
+    """Closes a connection whose TLS handshake does not end."""
+
+    async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:
+        if options.get("ssl") is not None:
+            options["ssl_handshake_timeout"] = _PATIENCE_S
+        return await super().create_server(*args, **options)
 
 
 class _Server(uvicorn.Server):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +16,7 @@ from tests.unit.cli.live.made_snapshots import make_snapshot, spread
 from trimtab.cli.dashboard import server
 from trimtab.cli.dashboard.pages import render
 from trimtab.cli.dashboard.parts import Site
-from trimtab.cli.dashboard.server import Dashboard, is_loopback
+from trimtab.cli.dashboard.server import Dashboard, ServerLoop, cookie_name, is_loopback
 from trimtab.cli.live.source import Watched
 from trimtab.client.collector import Snapshot
 from trimtab.kafka.errors import UsageError
@@ -137,7 +139,7 @@ def test_a_browser_is_sent_to_the_login(guarded: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [{"Cookie": f"trimtab={TOKEN}"}, {"Authorization": f"Bearer {TOKEN}"}]
+    "headers", [{"Cookie": f"{cookie_name(TOKEN)}={TOKEN}"}, {"Authorization": f"Bearer {TOKEN}"}]
 )
 @pytest.mark.parametrize("host", ["any.example", "127.0.0.1"])
 def test_who_has_the_token_is_let_in(guarded: Served, headers: dict[str, str], host: str) -> None:
@@ -149,7 +151,7 @@ def test_the_printed_address_sets_a_cookie_and_hides_the_token(guarded: Served) 
     answer = guarded.ask(f"/?token={TOKEN}")
     assert (answer.status, answer.headers["location"]) == (303, "/")
     cookie = answer.headers["set-cookie"]
-    assert cookie.startswith(f"trimtab={TOKEN};")
+    assert cookie.startswith(f"{cookie_name(TOKEN)}={TOKEN};")
     assert {"HttpOnly", "SameSite=strict"} <= {*cookie.split("; ")}
     assert "secure" not in cookie.lower()
     assert guarded.ask(f"/?token={TOKEN}", "HEAD").status == 401
@@ -221,7 +223,7 @@ def test_a_read_only_dashboard_has_nothing_that_changes() -> None:
 def test_who_has_the_token_may_change_from_the_pages_own_origin() -> None:
     source = MadeWatched(snapshot())
     with serving(source, TOKEN, allows_changes=True) as served:
-        cookie = {"Cookie": f"trimtab={TOKEN}"}
+        cookie = {"Cookie": f"{cookie_name(TOKEN)}={TOKEN}"}
         bearer = {"Authorization": f"Bearer {TOKEN}"}
         own = {"Origin": served.origin}
         refused: list[tuple[int, dict[str, str]]] = [
@@ -324,6 +326,24 @@ def test_a_request_that_is_never_whole_is_given_up(
         except ConnectionResetError:
             pass
     assert local.ask("/").status == 200
+
+
+def test_a_tls_handshake_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_PATIENCE_S", 0.2)
+
+    async def connect() -> bytes:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        loop = asyncio.get_running_loop()
+        listening = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0, ssl=context)
+        async with listening, asyncio.timeout(10):
+            reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+            try:
+                return await reader.read()
+            finally:
+                writer.close()
+
+    with asyncio.Runner(loop_factory=ServerLoop) as runner:
+        assert runner.run(connect()) == b""
 
 
 @pytest.mark.parametrize(
