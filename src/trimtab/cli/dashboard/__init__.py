@@ -19,6 +19,7 @@ import asyncio
 import re
 import secrets
 import socket
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -109,6 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         shown = f"[{host}]" if ":" in host else host
         login = f"?token={token}" if token else ""
         say_note(f"Serving {'https' if certificate else 'http'}://{shown}:{port}/{login}")
+        sys.setswitchinterval(0.001)  # a page waits for the collector's thread several times
         site = Site(source, arguments.cost_per_gb, arguments.allow_changes)
         with asyncio.Runner(loop_factory=ServerLoop) as runner:
             return 128 + runner.run(serve(site, token, listener, certificate))

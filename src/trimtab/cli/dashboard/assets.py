@@ -41,7 +41,8 @@ main { padding-top: 20px; } h1 { font-size: 24px; } h2 { margin-top: 28px; }
 .findings details { margin-top: 5px; } .findings summary { color: var(--ink); font-size: 15px;
   max-width: 90ch; } .findings details p { margin-left: 18px; }
 .findings .none { color: var(--faint); }
-table td { vertical-align: top; } td + td.text, th + th.text { padding-left: 18px; } td .spark { width: 96px; max-width: 100%; height: 18px; }
+table td { vertical-align: top; } td + td.text, th + th.text { padding-left: 18px; }
+td .spark { width: 96px; max-width: 100%; height: 18px; }
 form { margin: 12px 0; display: flex; flex-wrap: wrap; gap: 8px 12px; align-items: end; }
 label { display: block; font-size: 13px; color: var(--faint); }
 input, button, select { font: inherit; color: var(--ink); background: var(--paper);

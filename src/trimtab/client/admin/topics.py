@@ -76,8 +76,9 @@ class TopicAdmin(Family):
                 if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise FinalError(unknown_topic(topic.name or ""))
                 check(topic.error_code, None, f"topic {topic.name}")
-            nodes = self._calls.session.metadata.nodes
-            return {topic.name or "": view_topic(topic, nodes) for topic in response.topics}
+            known = self._calls.session.metadata.topic
+            views = (known(topic.name or "") for topic in response.topics)
+            return {view.name: view for view in views if view is not None}
 
         return await self._calls.retry("describe topics", describe)
 

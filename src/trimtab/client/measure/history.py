@@ -12,7 +12,7 @@ from trimtab.balance.level_plan import Level
 from trimtab.client.topic_view import TopicView
 
 HISTORY_S: Final = 3600.0
-_MOST_RATES: Final = 4_000_000
+_MOST_RATES: Final = 2_000_000
 """Of four bytes each."""
 _MOST_FRAMES: Final = 720
 
@@ -44,7 +44,7 @@ class _Frame(NamedTuple):
 
 class LoadHistory:
     """Keeps a frame of all partitions' rates every few seconds; the more partitions there are, the
-    more seconds: with 40,000 it is 36.
+    more seconds: with 40,000 it is 72.
 
     Args:
         seconds: how long a frame is kept.

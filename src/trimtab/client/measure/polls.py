@@ -115,6 +115,7 @@ async def list_leader_offsets(
     Returns:
         The offsets, and the errors of the partitions without one.
     """
+    asked: dict[tuple[str, int], TopicPartition] = {each: each for each in partitions}
     topics = [
         ListOffsetsTopic(
             name=topic,
@@ -122,14 +123,16 @@ async def list_leader_offsets(
                 ListOffsetsPartition(partition_index=index, timestamp=at) for index in indexes
             ],
         )
-        for topic, indexes in by_topic(partitions).items()
+        for topic, indexes in by_topic(asked.values()).items()
     ]
     response = await connection.request(ListOffsetsRequest(replica_id=CONSUMER, topics=topics))
     offsets: dict[TopicPartition, int] = {}
     refused: dict[TopicPartition, BrokerError] = {}
     for topic in response.topics:
         for answer in topic.partitions:
-            partition = TopicPartition(topic.name, answer.partition_index)
+            partition = asked.get((topic.name, answer.partition_index))
+            if partition is None:
+                continue
             if answer.error_code == ErrorCode.NONE:
                 offsets[partition] = answer.offset
             else:

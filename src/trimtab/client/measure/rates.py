@@ -12,6 +12,7 @@ window of several commit intervals.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
@@ -31,6 +32,8 @@ _Logs: TypeAlias = Timed[BrokerLogs]
 _Ends: TypeAlias = Timed[Mapping[TopicPartition, int]]
 
 WINDOW_S: Final = 30.0
+_NUMBERS: Final = 5
+"""Of a mark."""
 _MARKS: Final = 8
 """A window is divided into about so many parts, whatever the time between samples is."""
 _FADING: Final = 0.5
@@ -77,33 +80,23 @@ class LogFacts(NamedTuple):
         return self.size / records if records > 0 else None
 
 
-class _Mark(NamedTuple):
-    """What has been counted since a partition was first seen.
-
-    Attributes:
-        at, end_at: when its size and its end were told.
-    """
-
-    at: float
-    end_at: float
-    bytes_in: float
-    records_in: int
-    records_out: int
-
-
 class _Track:
     """One partition through the samples.
 
     Attributes:
+        marks: what has been counted since it was first seen, five numbers for each mark: when its
+            size and its end were told, bytes in, records in, records out. An array, as there are
+            several marks of each of 40,000 partitions.
         records_read: since its last mark, by all groups, whose coordinators may answer when its
             leader does not.
     """
 
-    __slots__ = ("facts", "grown_bytes", "grown_records", "marks", "records_read")
+    __slots__ = ("facts", "grown_bytes", "grown_records", "marks", "partition", "records_read")
 
-    def __init__(self, facts: LogFacts) -> None:
+    def __init__(self, partition: TopicPartition, facts: LogFacts) -> None:
+        self.partition = partition
         self.facts = facts
-        self.marks = [_Mark(facts.size_at, facts.end_at, 0.0, 0, 0)]
+        self.marks = array("d", (facts.size_at, facts.end_at, 0.0, 0.0, 0.0))
         self.grown_bytes = self.grown_records = 0.0
         self.records_read = 0
 
@@ -135,18 +128,13 @@ class _Track:
             bytes_in = written * (each or 0.0) * seconds / of_ends
             if facts.leader == before.leader:  # deleting and compacting only make it smaller
                 bytes_in = max(bytes_in, growth)
-        last = self.marks[-1]
-        mark = _Mark(
-            facts.size_at,
-            facts.end_at,
-            last.bytes_in + bytes_in,
-            last.records_in + written,
-            last.records_out + self.records_read,
-        )
-        if len(self.marks) > 1 and mark.at - self.marks[-2].at < spacing:
-            self.marks[-1] = mark
+        bytes_before, in_before, out_before = self.marks[-3:]
+        counts = bytes_before + bytes_in, in_before + written, out_before + self.records_read
+        mark = array("d", (facts.size_at, facts.end_at, *counts))
+        if len(self.marks) > _NUMBERS and mark[0] - self.marks[-2 * _NUMBERS] < spacing:
+            self.marks[-_NUMBERS:] = mark
         else:
-            self.marks.append(mark)
+            self.marks.extend(mark)
         self.facts = facts
         self.records_read = 0
         return True
@@ -161,19 +149,19 @@ class _Track:
     def forget_before(self, time: float) -> None:
         """Keep one mark at or before this time, and the later ones."""
         marks = self.marks
-        while len(marks) > 1 and marks[1].at <= time:
-            del marks[0]
+        while len(marks) > _NUMBERS and marks[_NUMBERS] <= time:
+            del marks[:_NUMBERS]
 
     def rates(self) -> tuple[float, float, float] | None:
         """Bytes in, records in and records out per second; None before the second sample."""
-        first, last = self.marks[0], self.marks[-1]
-        if first is last:
+        if len(self.marks) == _NUMBERS:
             return None
-        seconds = last.at - first.at
+        at, end_at, bytes_in, records_in, records_out = self.marks[:_NUMBERS]
+        last = self.marks[-_NUMBERS:]
         return (
-            (last.bytes_in - first.bytes_in) / seconds,
-            (last.records_in - first.records_in) / (last.end_at - first.end_at),
-            (last.records_out - first.records_out) / seconds,
+            (last[2] - bytes_in) / (last[0] - at),
+            (last[3] - records_in) / (last[1] - end_at),
+            (last[4] - records_out) / (last[0] - at),
         )
 
 
@@ -229,12 +217,12 @@ class LoadMeter:
             track = self._tracks.get(partition)
             if facts is None:  # unknown for now, unless the topic is another one
                 if track is not None and track.facts.topic_id == view.topic_id:
-                    tracks[partition] = track
+                    tracks[track.partition] = track
                 continue
             if track is None or not track.follow(facts, spacing):
-                track = _Track(facts)
+                track = _Track(partition, facts)
             track.forget_before(facts.size_at - self._window)
-            tracks[partition] = track
+            tracks[track.partition] = track
         self._tracks = tracks
 
     def _read_facts(
@@ -289,6 +277,7 @@ class LoadMeter:
         partitions: list[PartitionLoad] = []
         records_in: dict[TopicPartition, float] = {}
         left_out: dict[TopicPartition, str] = {}
+        in_sync: dict[tuple[int, ...], frozenset[int]] = {}  # few kinds for many partitions
         for name in sorted(sample.topics.value.keys() - self._without):
             for index, view in enumerate(sample.topics.value[name].partitions):
                 partition = TopicPartition(name, index)
@@ -301,13 +290,16 @@ class LoadMeter:
                 ):
                     left_out[partition] = self._explain(sample, partition, view.leader)
                     continue
-                bytes_in, records_in[partition], records_out = rates
+                bytes_in, records_in[track.partition], records_out = rates
+                kept = in_sync.get(view.in_sync_replicas)
+                if kept is None:
+                    kept = in_sync[view.in_sync_replicas] = frozenset(view.in_sync_replicas)
                 partitions.append(
                     PartitionLoad(
-                        partition,
+                        track.partition,
                         view.replicas,
                         view.leader,
-                        frozenset(view.in_sync_replicas),
+                        kept,
                         bytes_in,
                         records_out * (track.bytes_per_record or 0.0),
                         track.facts.size,

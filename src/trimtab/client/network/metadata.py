@@ -39,28 +39,38 @@ _PATIENCE = 1.0
 """Seconds for which a topic may be incomplete before the log says so: new ones have no leader."""
 
 
-def view_topic(topic: MetadataResponseTopic, nodes: dict[int, Node]) -> TopicView:
+def view_topic(
+    topic: MetadataResponseTopic,
+    nodes: dict[int, Node],
+    seen: dict[PartitionView, PartitionView] | None = None,
+) -> TopicView:
     """The frozen view of one topic of a Metadata response.
 
     If a partition is left out, so are those with greater numbers: a view counts from 0.
+
+    Args:
+        seen: views of partitions, to be taken for equal ones: of 40,000 few differ.
     """
+    if seen is None:
+        seen = {}
     ordered = sorted(topic.partitions, key=lambda partition: partition.partition_index)
     by_index = [each for index, each in enumerate(ordered) if each.partition_index == index]
     leaders = tuple(p.leader_id if p.leader_id in nodes else NO_LEADER for p in by_index)
+    views = [
+        PartitionView(
+            leader,
+            p.leader_epoch,
+            tuple(p.replica_nodes),
+            tuple(p.isr_nodes),
+            tuple(p.offline_replicas),
+        )
+        for leader, p in zip(leaders, by_index, strict=True)
+    ]
     return TopicView(
         name=topic.name or "",
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=tuple(
-            PartitionView(
-                leader,
-                p.leader_epoch,
-                tuple(p.replica_nodes),
-                tuple(p.isr_nodes),
-                tuple(p.offline_replicas),
-            )
-            for leader, p in zip(leaders, by_index, strict=True)
-        ),
+        partitions=tuple(seen.setdefault(view, view) for view in views),
         leaders=leaders,
         racks=tuple(nodes[leader].rack if leader in nodes else None for leader in leaders),
         available=tuple(index for index, leader in enumerate(leaders) if leader != NO_LEADER),
@@ -364,6 +374,7 @@ class Metadata:
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
         self._connections.update(self.nodes.values())
+        seen: dict[PartitionView, PartitionView] = {}
         for topic in response.topics:
             name = topic.name or ""
             if not name:  # no topic has the id that was asked for
@@ -371,7 +382,9 @@ class Metadata:
             self._doubted.discard(name)
             if topic.error_code == ErrorCode.NONE:
                 self._errors.pop(name, None)
-                self._topics[name] = self._newest(view_topic(topic, self.nodes))
+                known = self._topics.get(name)
+                view = self._newest(view_topic(topic, self.nodes, seen))
+                self._topics[name] = known if known == view else view  # one object while it is so
             else:
                 self._errors[name] = BrokerError(error_code(topic.error_code), "", f"topic {name}")
                 if topic.error_code in (
