@@ -62,16 +62,16 @@ class Scene:
         server = ["--bootstrap-server", self.cluster.address]
         subprocess.run([*command, *server], stdout=subprocess.DEVNULL, timeout=300, check=False)
 
-    def freeze(self, *brokers: int) -> None:
-        """As if they were dead: the supervisor would start a dead one again."""
+    def kill(self, *brokers: int) -> None:
+        """For good: the supervisor, which would start them again, stands still."""
+        pids = nodes_of(self.cluster.supervisor_pid)
+        os.kill(self.cluster.supervisor_pid, signal.SIGSTOP)
         for broker in brokers:
-            pid = nodes_of(self.cluster.supervisor_pid)[f"broker-{broker}"]
-            os.kill(pid, signal.SIGSTOP)
+            os.kill(pids[f"broker-{broker}"], signal.SIGKILL)
         time.sleep(FENCED_S)
 
     def thaw(self) -> None:
-        for pid in nodes_of(self.cluster.supervisor_pid).values():
-            os.kill(pid, signal.SIGCONT)
+        os.kill(self.cluster.supervisor_pid, signal.SIGCONT)
 
 
 def _growth(scene: Scene) -> None:
@@ -122,8 +122,8 @@ CHANGES: dict[str, tuple[list[str], Callable[[Scene], None]]] = {
     "12 to 18 partitions": (["--partitions", "flights:18"], _partitions),
     "a topic more like flights": (["--topic", "arrivals:6:2:like=flights"], _like),
     "a topic more, 0.6 MB/s": (["--topic", "alarms:8:3:bytes=604e3,readers=1,kept=60"], _topic),
-    "without broker 5": (["--without-broker", "5"], lambda scene: scene.freeze(5)),
-    "without rack c": (["--without-rack", "c"], lambda scene: scene.freeze(2, 5)),
+    "without broker 5": (["--without-broker", "5"], lambda scene: scene.kill(5)),
+    "without rack c": (["--without-rack", "c"], lambda scene: scene.kill(2, 5)),
     "levelled by trimtab balance": (["--plan", "level"], _level),
     "a plan file": (["--plan", "FILE"], _reassign),
     "another key": (["--key", "trips:city"], _key),
