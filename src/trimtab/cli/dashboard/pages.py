@@ -34,7 +34,7 @@ from trimtab.cli.dashboard.parts import (
 )
 from trimtab.cli.groups.watching import show_time
 from trimtab.cli.limits import PlannedTopic, describe, try_out
-from trimtab.cli.live.rows import Summary, TopicRow, usage_of
+from trimtab.cli.live.rows import Summary, TopicRow
 from trimtab.cli.live.source import Source
 from trimtab.cli.live.tables import (
     of_brokers,
@@ -118,7 +118,7 @@ def _overview(site: Site, summary: Summary, query: Query, name: str) -> Page:
     free = (
         None  # not counted: it takes longer than all else here
         if limits is None or {*limits} == {LONG_MAX}
-        else describe(usage_of(snapshot))["cluster"]["free"]
+        else describe(summary.usage)["cluster"]["free"]
     )
     by_broker = [row.free for row in summary.brokers if row.free is not None]
     room = min(
@@ -299,7 +299,7 @@ send between racks is an estimate: as if they were spread evenly.</p>
 
 
 def _room(site: Site, summary: Summary, query: Query, name: str) -> Page:
-    usage = usage_of(summary.snapshot)
+    usage = summary.usage
     alive = len(usage.racks)
     partitions = min(100_000, max(1, read_whole(query.get("partitions", ""), 200)))
     factor = min(max(1, alive), max(1, read_whole(query.get("factor", ""), min(3, max(1, alive)))))

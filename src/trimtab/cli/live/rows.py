@@ -120,7 +120,9 @@ class Summary(NamedTuple):
     """What views show of one snapshot; topics and groups with most load or lag first.
 
     Attributes:
-        by_topic, by_leader: the measured partitions, by topic and by the broker that leads them.
+        usage: replicas and limits, to see whether further topics fit.
+        by_topic, by_leader: the measured partitions, by topic and by the broker that leads them; of
+            a broker those first of which it sends most.
     """
 
     snapshot: Snapshot
@@ -129,6 +131,7 @@ class Summary(NamedTuple):
     topics: Sequence[TopicRow]
     groups: Sequence[GroupLag]
     racks: Sequence[RackRow]
+    usage: ClusterUsage
     by_topic: Mapping[str, Sequence[PartitionLoad]]
     by_leader: Mapping[int, Sequence[PartitionLoad]]
 
@@ -144,6 +147,8 @@ def summarize(snapshot: Snapshot, window_s: float = WINDOW_S) -> Summary:
     for each in snapshot.metered.load.partitions:
         by_topic.setdefault(each.partition.topic, []).append(each)
         by_leader.setdefault(each.leader, []).append(each)
+    for led in by_leader.values():
+        led.sort(key=lambda each: -each.leader_out)
     topics = [
         _topic_row(snapshot, name, by_topic.get(name, ()), window_s)
         for name in snapshot.topics
@@ -170,6 +175,7 @@ def summarize(snapshot: Snapshot, window_s: float = WINDOW_S) -> Summary:
         topics,
         groups,
         _rack_rows(snapshot),
+        _usage(snapshot),
         by_topic,
         by_leader,
     )
@@ -186,8 +192,7 @@ def list_lags(snapshot: Snapshot, topic: str = "", group: str = "") -> list[Part
     return found
 
 
-def usage_of(snapshot: Snapshot) -> ClusterUsage:
-    """Replicas and limits, to see whether further topics fit."""
+def _usage(snapshot: Snapshot) -> ClusterUsage:
     brokers = snapshot.metered.load.brokers.values()
     return ClusterUsage(
         snapshot.limits or PartitionLimits(LONG_MAX, LONG_MAX),
@@ -303,7 +308,7 @@ def _explain_level(
     if level is None or level <= Thresholds().leader_over_mean:
         return ""
     total = sum(each.leader_out for each in led) or 1.0
-    top = max(led, key=lambda each: each.leader_out)
+    top = led[0]
     text = f"sends {level:.1f} times the mean: "
     if top.leader_out >= total / 2:
         return text + f"{top.partition} alone is {top.leader_out / total:.0%} of it"

@@ -19,7 +19,7 @@ from trimtab.cli.balance import describe_plan
 from trimtab.cli.groups.watching import say_when, show_time
 from trimtab.cli.limits import PlannedTopic, try_out
 from trimtab.cli.live.findings import Finding
-from trimtab.cli.live.rows import RackRow, Summary, list_lags, usage_of
+from trimtab.cli.live.rows import RackRow, Summary, list_lags
 from trimtab.cli.style import ERROR, WARNING
 from trimtab.cli.table import show_bytes
 from trimtab.client.collector import Snapshot
@@ -294,7 +294,7 @@ def of_room(summary: Summary, asked: Sequence[PlannedTopic] = ()) -> Table:
     Args:
         asked: topics to try out beside the usual ones.
     """
-    usage = usage_of(summary.snapshot)
+    usage = summary.usage
     factors = Counter(row.factor for row in summary.topics if not row.topic.startswith("__"))
     factor = factors.most_common(1)[0][0] if factors else min(3, max(1, len(usage.racks)))
     outcomes = [
@@ -351,13 +351,15 @@ def of_partitions(
 ) -> Table:
     """The measured partitions of a topic, or those that a broker leads; with most bytes first."""
     snapshot = summary.snapshot
+    rows: Sequence[PartitionLoad]
     if broker is None:
         rows = sorted(
             summary.by_topic.get(topic, ()), key=lambda each: (-each.bytes_in, each.partition)
         )
+        total = sum(each.bytes_in for each in rows)
     else:
-        rows = sorted(summary.by_leader.get(broker, ()), key=lambda each: -each.leader_out)
-    total = sum(each.bytes_in if broker is None else each.leader_out for each in rows)
+        rows = summary.by_leader.get(broker, ())
+        total = next((row.sent for row in summary.brokers if row.broker == broker), 0.0)
     columns = [
         Column("partition", lambda row: row.partition, str, False),
         Column("leader", lambda row: row.leader if row.leader >= 0 else None),

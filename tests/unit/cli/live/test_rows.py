@@ -14,7 +14,6 @@ from trimtab.cli.live.rows import (
     explain_tail,
     list_lags,
     summarize,
-    usage_of,
 )
 from trimtab.client.measure.lag import PartitionLag
 from trimtab.client.measure.probe import PROBE_TOPIC
@@ -230,9 +229,9 @@ def test_usage_counts_what_limits_count_on_live_brokers() -> None:
     ]
     topics = {"a": [Made(1.0)], "__consumer_offsets": [Made(1.0)]}
     limits = PartitionLimits(10, 30)
-    usage = usage_of(make_snapshot(topics, brokers=brokers, limits=limits))
+    usage = summarize(make_snapshot(topics, brokers=brokers, limits=limits)).usage
     assert usage.limits == limits
     assert usage.racks == {0: "r", 1: None}
     assert usage.counts.total == 3
-    unlimited = usage_of(make_snapshot(topics)).limits
+    unlimited = summarize(make_snapshot(topics)).usage.limits
     assert unlimited == (LONG_MAX, LONG_MAX)
