@@ -98,6 +98,8 @@ def _level(scene: Scene) -> None:
 
 def _reassign(scene: Scene) -> None:
     scene.run("reassign", "--execute", "--reassignment-json-file", str(_plan_file(scene)))
+    time.sleep(SETTLE_S)
+    scene.admin.elect_leaders()  # as the controller does every five minutes
 
 
 def _key(scene: Scene) -> None:

@@ -361,7 +361,7 @@ def of_partitions(
         rows = summary.by_leader.get(broker, ())
         total = next((row.sent for row in summary.brokers if row.broker == broker), 0.0)
     columns = [
-        Column("partition", lambda row: row.partition, str, False),
+        Column("partition", lambda row: row.partition.partition),
         Column("leader", lambda row: row.leader if row.leader >= 0 else None),
         Column("in/s", lambda row: row.bytes_in, show_bytes),
         _curve(lambda row: history.of_partition(row[0].topic, row[0].partition, frames).values),
@@ -379,6 +379,7 @@ def of_partitions(
         ),
     ]
     if broker is not None:
+        columns[0] = Column("partition", lambda row: row.partition, str, False)
         columns[1] = Column("sent/s", lambda row: row.leader_out, show_bytes)
         columns[4] = columns[4]._replace(
             value=lambda row: row.leader_out / total if total else None
